@@ -1,0 +1,80 @@
+# Flags, dependencies and the two functions that declare folders.
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(Boost 1.74 REQUIRED)
+
+add_library(glint_flags INTERFACE)
+target_compile_options(glint_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -ffp-contract=off
+  -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+target_include_directories(glint_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(glint_flags INTERFACE Threads::Threads)
+if(GLINT_WERROR)
+  target_compile_options(glint_flags INTERFACE -Werror)
+endif()
+if(GLINT_SANITIZE)
+  target_compile_options(glint_flags INTERFACE -fsanitize=${GLINT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(glint_flags INTERFACE -fsanitize=${GLINT_SANITIZE})
+  if(GLINT_SANITIZE MATCHES "address")
+    target_compile_definitions(glint_flags INTERFACE _GLIBCXX_ASSERTIONS)
+  endif()
+endif()
+
+if(GLINT_TESTS)
+  find_package(GTest REQUIRED)
+  enable_testing()
+endif()
+
+# The Rust crate, one static library behind rust/textcore.h.
+set(TEXTCORE_DIR ${PROJECT_SOURCE_DIR}/rust)
+set(TEXTCORE_LIB ${PROJECT_BINARY_DIR}/cargo/release/libtextcore.a)
+file(GLOB_RECURSE TEXTCORE_SOURCES CONFIGURE_DEPENDS ${TEXTCORE_DIR}/src/*.rs)
+add_custom_command(
+  OUTPUT ${TEXTCORE_LIB}
+  COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${PROJECT_BINARY_DIR}/cargo
+          "RUSTFLAGS=--remap-path-prefix=${PROJECT_SOURCE_DIR}/= --remap-path-prefix=$ENV{HOME}/="
+          cargo build --release --locked --quiet --manifest-path ${TEXTCORE_DIR}/Cargo.toml
+  DEPENDS ${TEXTCORE_SOURCES} ${TEXTCORE_DIR}/Cargo.toml ${TEXTCORE_DIR}/Cargo.lock
+  COMMENT "Building the Rust text crate"
+  VERBATIM)
+add_custom_target(textcore_build DEPENDS ${TEXTCORE_LIB})
+add_library(textcore STATIC IMPORTED GLOBAL)
+set_target_properties(textcore PROPERTIES IMPORTED_LOCATION ${TEXTCORE_LIB}
+  INTERFACE_INCLUDE_DIRECTORIES ${TEXTCORE_DIR})
+target_link_libraries(textcore INTERFACE Threads::Threads ${CMAKE_DL_LIBS} m)
+add_dependencies(textcore textcore_build)
+
+# glint_library(NAME DEPENDS ...): src/NAME/*.cc as glint_NAME, and tests/NAME/*_test.cc as the test program NAME_test
+# that links this folder alone with what it may include.
+function(glint_library name)
+  cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cc)
+  set(links glint_flags)
+  foreach(dep ${ARG_DEPENDS})
+    if(EXISTS ${PROJECT_SOURCE_DIR}/src/${dep})
+      list(APPEND links glint_${dep})
+    else()
+      list(APPEND links ${dep})
+    endif()
+  endforeach()
+  if(sources)
+    add_library(glint_${name} STATIC ${sources})
+    target_link_libraries(glint_${name} PUBLIC ${links})
+  else()
+    add_library(glint_${name} INTERFACE)
+    target_link_libraries(glint_${name} INTERFACE ${links})
+  endif()
+  if(GLINT_TESTS)
+    file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${name}/*_test.cc)
+    if(tests)
+      add_executable(${name}_test ${tests})
+      target_link_libraries(${name}_test PRIVATE glint_${name} GTest::gtest GTest::gmock GTest::gtest_main)
+      target_compile_definitions(${name}_test PRIVATE
+        GLINT_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" GLINT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+      add_test(NAME ${name} COMMAND ${name}_test)
+    endif()
+  endif()
+endfunction()
