@@ -25,16 +25,20 @@ endif()
 
 if(GLINT_TESTS)
   find_package(GTest REQUIRED)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
   enable_testing()
+  add_test(NAME layers COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/check_layers.py)
+  add_test(NAME layers_self_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/check_layers.py --self-test)
 endif()
 
 # The Rust crate, one static library behind rust/textcore.h.
 set(TEXTCORE_DIR ${PROJECT_SOURCE_DIR}/rust)
-set(TEXTCORE_LIB ${PROJECT_BINARY_DIR}/cargo/release/libtextcore.a)
+set(GLINT_CARGO_DIR "${PROJECT_BINARY_DIR}/cargo" CACHE PATH "where cargo builds; the presets share one")
+set(TEXTCORE_LIB ${GLINT_CARGO_DIR}/release/libtextcore.a)
 file(GLOB_RECURSE TEXTCORE_SOURCES CONFIGURE_DEPENDS ${TEXTCORE_DIR}/src/*.rs)
 add_custom_command(
   OUTPUT ${TEXTCORE_LIB}
-  COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${PROJECT_BINARY_DIR}/cargo
+  COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${GLINT_CARGO_DIR}
           "RUSTFLAGS=--remap-path-prefix=${PROJECT_SOURCE_DIR}/= --remap-path-prefix=$ENV{HOME}/="
           cargo build --release --locked --quiet --manifest-path ${TEXTCORE_DIR}/Cargo.toml
   DEPENDS ${TEXTCORE_SOURCES} ${TEXTCORE_DIR}/Cargo.toml ${TEXTCORE_DIR}/Cargo.lock
