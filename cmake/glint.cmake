@@ -6,6 +6,8 @@ find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(Boost 1.74 REQUIRED)
+find_path(LIBEDIT_INCLUDE_DIR histedit.h REQUIRED)  # line editing in `glint chat`
+find_library(LIBEDIT_LIBRARY edit REQUIRED)
 
 add_library(glint_flags INTERFACE)
 target_compile_options(glint_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -ffp-contract=off

@@ -42,6 +42,7 @@ struct ModelInfo {
   std::uint64_t weight_bytes = 0;        // of the tensors the model reads (MTP off), 0 without weights
   std::uint64_t active_weight_bytes = 0; // read per decoded token at batch 1
   std::string weight_format;             // "bf16"
+  CacheSpec cache;                       // as Model::cache_spec() of a model loaded with bf16 compute
   std::vector<std::string> notes;
 };
 
