@@ -12,7 +12,8 @@ namespace glint {
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  // Anonymous memory, zero when first touched. Aborts when the system has none left: callers bound nbytes first.
+  // Anonymous memory, zero when first touched. Aborts when the system has none left: callers bound
+  // nbytes first.
   explicit AlignedBuffer(std::size_t nbytes);
   AlignedBuffer(AlignedBuffer&& other) noexcept { swap(other); }
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
@@ -27,9 +28,13 @@ class AlignedBuffer {
   const std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
   template <typename T>
-  T* as() { return reinterpret_cast<T*>(data_); }
+  T* as() {
+    return reinterpret_cast<T*>(data_);
+  }
   template <typename T>
-  const T* as() const { return reinterpret_cast<const T*>(data_); }
+  const T* as() const {
+    return reinterpret_cast<const T*>(data_);
+  }
 
  private:
   void swap(AlignedBuffer& other) noexcept {

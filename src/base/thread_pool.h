@@ -1,5 +1,5 @@
-// A team of threads for data-parallel loops. The calling thread is worker 0; between loops the others spin briefly and
-// then sleep. One loop at a time: the engine thread owns the pool.
+// A team of threads for data-parallel loops. The calling thread is worker 0; between loops the
+// others spin briefly and then sleep. One loop at a time: the engine thread owns the pool.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@ namespace glint {
 
 class ThreadPool {
  public:
-  // num_threads >= 1, the caller included. `cores` (may be empty): workers are pinned to cores[worker] when it has an entry.
+  // num_threads >= 1, the caller included. `cores` (may be empty): workers are pinned to
+  // cores[worker] when it has an entry.
   explicit ThreadPool(int num_threads, std::vector<int> cores = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -19,12 +20,17 @@ class ThreadPool {
 
   int num_threads() const;
 
-  // Calls fn(task, worker) for every task in [0, num_tasks), in any order, each exactly once, and returns when all are
-  // done. Tasks are handed out one at a time, so their costs may differ. fn must not throw, and must not call the pool.
+  // Calls fn(task, worker) for every task in [0, num_tasks), in any order, each exactly once, and
+  // returns when all are done. Tasks are handed out one at a time, so their costs may differ. fn
+  // must not throw, and must not call the pool.
   template <typename Fn>
   void run(std::size_t num_tasks, Fn&& fn) {
-    run_erased(num_tasks, [](void* context, std::size_t task, int worker) { (*static_cast<std::remove_reference_t<Fn>*>(context))(task, worker); },
-               const_cast<void*>(static_cast<const void*>(&fn)));
+    run_erased(
+        num_tasks,
+        [](void* context, std::size_t task, int worker) {
+          (*static_cast<std::remove_reference_t<Fn>*>(context))(task, worker);
+        },
+        const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
  private:

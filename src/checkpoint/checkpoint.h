@@ -1,5 +1,6 @@
-// A Hugging Face model folder: its safetensors (single or sharded) as one map of names to bytes, and its small JSON
-// files. Bytes and names only: knows nothing of models. Everything is validated before any weight is read.
+// A Hugging Face model folder: its safetensors (single or sharded) as one map of names to bytes,
+// and its small JSON files. Bytes and names only: knows nothing of models. Everything is validated
+// before any weight is read.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +29,11 @@ struct TensorRef {
   std::shared_ptr<const MappedFile> file;
 };
 
-// Parses one safetensors file: header length, JSON, dtypes, shapes, offsets (in range, exact size, no overlap, no holes).
-// Errors: kCorrupt, naming the file and the tensor.
+// Parses one safetensors file: header length, JSON, dtypes, shapes, offsets (in range, exact size,
+// no overlap, no holes). Errors: kCorrupt, naming the file and the tensor.
 Result<std::vector<TensorRef>> parse_safetensors(std::shared_ptr<const MappedFile> file);
-// Parses the bytes of a header alone (what the fuzz target drives); `file_size` is the size of the whole file.
+// Parses the bytes of a header alone (what the fuzz target drives); `file_size` is the size of the
+// whole file.
 struct SafetensorsEntry {
   std::string name;
   DType dtype;
@@ -39,19 +41,22 @@ struct SafetensorsEntry {
   std::uint64_t begin;  // offsets from the start of the file
   std::uint64_t end;
 };
-Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::span<const std::byte> head, std::uint64_t file_size,
+Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::span<const std::byte> head,
+                                                               std::uint64_t file_size,
                                                                std::string_view file_name);
 
 class Checkpoint {
  public:
-  // Opens a folder. `weights_required` false: a folder (or a bare config.json) without weights is fine, for `inspect`.
-  // Errors name the file, the tensor and the remedy: missing folder, no config.json, only pickles (.bin/.pt), a shard of
-  // the index that is missing (all listed, "incomplete download?"), tensors the index promises that its shard lacks,
-  // truncated files, one tensor in two files. Foreign safetensors beside an index are ignored with a debug line.
-  static Result<std::shared_ptr<const Checkpoint>> open(const std::filesystem::path& path, bool weights_required = true);
+  // Opens a folder. `weights_required` false: a folder (or a bare config.json) without weights is
+  // fine, for `inspect`. Errors name the file, the tensor and the remedy: missing folder, no
+  // config.json, only pickles (.bin/.pt), a shard of the index that is missing (all listed,
+  // "incomplete download?"), tensors the index promises that its shard lacks, truncated files, one
+  // tensor in two files. Foreign safetensors beside an index are ignored with a debug line.
+  static Result<std::shared_ptr<const Checkpoint>> open(const std::filesystem::path& path,
+                                                        bool weights_required = true);
 
   const std::filesystem::path& folder() const { return folder_; }
-  const Json& config() const { return config_; }                    // config.json, always an object
+  const Json& config() const { return config_; }  // config.json, always an object
   const Json& generation_config() const { return generation_config_; }  // null when absent
   bool has_weights() const { return !tensors_.empty(); }
 

@@ -9,11 +9,27 @@
 
 namespace glint {
 
-enum class DType : std::uint8_t { kF32, kF16, kBf16, kF64, kF8E4M3, kF8E5M2, kI8, kU8, kI16, kU16, kI32, kU32, kI64, kU64, kBool };
+enum class DType : std::uint8_t {
+  kF32,
+  kF16,
+  kBf16,
+  kF64,
+  kF8E4M3,
+  kF8E5M2,
+  kI8,
+  kU8,
+  kI16,
+  kU16,
+  kI32,
+  kU32,
+  kI64,
+  kU64,
+  kBool
+};
 
 std::size_t dtype_bytes(DType dtype);
-std::string_view dtype_name(DType dtype);                          // "BF16", as in a safetensors header
-std::optional<DType> dtype_from_name(std::string_view name);       // nullopt: unknown
+std::string_view dtype_name(DType dtype);                     // "BF16", as in a safetensors header
+std::optional<DType> dtype_from_name(std::string_view name);  // nullopt: unknown
 
 // The upper half of a float32. Conversion rounds to nearest even; NaN stays NaN (quiet).
 struct bf16 {

@@ -11,15 +11,17 @@
 
 namespace glint {
 
-// Element and scale layout together. A new format is a new enumerator, its codec in tensor/ and its kernels.
+// Element and scale layout together. A new format is a new enumerator, its codec in tensor/ and its
+// kernels.
 enum class QuantFormat { kF32, kBf16 };
 
-// A stored matrix [rows, cols], row-major, y = x W^T. Either borrows a mapping (kept alive by `owner`) or owns a buffer.
+// A stored matrix [rows, cols], row-major, y = x W^T. Either borrows a mapping (kept alive by
+// `owner`) or owns a buffer.
 class Weight {
  public:
   Weight() = default;
-  static Weight borrow(QuantFormat format, std::size_t rows, std::size_t cols, const std::byte* data,
-                       std::shared_ptr<const void> owner);
+  static Weight borrow(QuantFormat format, std::size_t rows, std::size_t cols,
+                       const std::byte* data, std::shared_ptr<const void> owner);
   static Weight own(QuantFormat format, std::size_t rows, std::size_t cols, AlignedBuffer buffer);
 
   QuantFormat format() const { return format_; }

@@ -1,0 +1,68 @@
+#include "tensor/dtype.h"
+
+#include <cmath>
+
+#include "base/check.h"
+
+namespace glint {
+namespace {
+
+struct DTypeRow {
+  DType dtype;
+  std::string_view name;
+  std::size_t nbytes;
+};
+
+// In the order of the enumerators.
+constexpr DTypeRow kDTypes[] = {
+    {DType::kF32, "F32", 4}, {DType::kF16, "F16", 2},        {DType::kBf16, "BF16", 2},
+    {DType::kF64, "F64", 8}, {DType::kF8E4M3, "F8_E4M3", 1}, {DType::kF8E5M2, "F8_E5M2", 1},
+    {DType::kI8, "I8", 1},   {DType::kU8, "U8", 1},          {DType::kI16, "I16", 2},
+    {DType::kU16, "U16", 2}, {DType::kI32, "I32", 4},        {DType::kU32, "U32", 4},
+    {DType::kI64, "I64", 8}, {DType::kU64, "U64", 8},        {DType::kBool, "BOOL", 1},
+};
+
+constexpr bool rows_follow_the_enumerators() {
+  int index = 0;
+  for (const DTypeRow& row : kDTypes) {
+    if (static_cast<int>(row.dtype) != index++) return false;
+  }
+  return index == static_cast<int>(DType::kBool) + 1;
+}
+static_assert(rows_follow_the_enumerators());
+
+const DTypeRow& row_of(DType dtype) {
+  GLINT_CHECK(static_cast<std::size_t>(dtype) < std::size(kDTypes));
+  return kDTypes[static_cast<std::size_t>(dtype)];
+}
+
+}  // namespace
+
+std::size_t dtype_bytes(DType dtype) {
+  return row_of(dtype).nbytes;
+}
+
+std::string_view dtype_name(DType dtype) {
+  return row_of(dtype).name;
+}
+
+std::optional<DType> dtype_from_name(std::string_view name) {
+  for (const DTypeRow& row : kDTypes) {
+    if (row.name == name) return row.dtype;
+  }
+  return std::nullopt;
+}
+
+float f16_to_float(std::uint16_t bits) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
+  const std::uint32_t exponent = (bits >> 10) & 0x1fu;
+  const std::uint32_t mantissa = bits & 0x3ffu;
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  // Subnormal: mantissa * 2^-24, exact in float32.
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+  return sign != 0 ? -magnitude : magnitude;
+}
+
+}  // namespace glint
