@@ -1,0 +1,226 @@
+#include "kernels/scalar/scalar.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/table.h"
+
+namespace glint {
+namespace {
+
+// Elements are read through memcpy: weights are borrowed from mapped files, where only their bytes
+// are aligned.
+float load(const float* p) {
+  float value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+float load(const bf16* p) {
+  bf16 value;
+  std::memcpy(&value, p, sizeof value);
+  return value.to_float();
+}
+void store(float value, float* p) {
+  *p = value;
+}
+void store(float value, bf16* p) {
+  *p = bf16::from_float(value);
+}
+
+float silu(float x) {
+  return x / (1.0f + std::exp(-x));
+}
+
+// sum_i a[i] b[i], in the order of i.
+template <typename A, typename B>
+float dot(const A* a, const B* b, int n) {
+  float sum = 0;
+  for (int i = 0; i < n; ++i) sum += load(a + i) * load(b + i);
+  return sum;
+}
+
+// Weights of type W, activations of type X. Packed activations are rows of k elements, nothing
+// more.
+template <typename W, typename X>
+struct Matmul {
+  static std::size_t packed_bytes(int rows, int k) noexcept {
+    return static_cast<std::size_t>(rows) * static_cast<std::size_t>(k) * sizeof(X);
+  }
+
+  static void pack(const float* x, std::size_t x_stride, const std::int32_t* row_index, int rows,
+                   int k, void* out) noexcept {
+    auto* to = static_cast<X*>(out);
+    for (int row = 0; row < rows; ++row) {
+      const float* from = x + static_cast<std::size_t>(row_index ? row_index[row] : row) * x_stride;
+      for (int i = 0; i < k; ++i) store(from[i], to++);
+    }
+  }
+
+  static void matmul(const MatmulArgs& a) noexcept {
+    for (int row = 0; row < a.rows; ++row) {
+      const X* x = static_cast<const X*>(a.x) +
+                   static_cast<std::size_t>(row) * static_cast<std::size_t>(a.k);
+      float* y = a.y + static_cast<std::size_t>(a.y_rows ? a.y_rows[row] : row) * a.y_stride;
+      for (int n = a.n0; n < a.n1; ++n) {
+        float value = dot(x, weight_row(a.w, a.w_stride, n), a.k);
+        if (a.row_scale) value *= a.row_scale[row];
+        y[n] = a.accumulate ? y[n] + value : value;
+      }
+    }
+  }
+
+  static void gate_up(const GateUpArgs& a) noexcept {
+    for (int row = 0; row < a.rows; ++row) {
+      const X* x = static_cast<const X*>(a.x) +
+                   static_cast<std::size_t>(row) * static_cast<std::size_t>(a.k);
+      X* z = static_cast<X*>(a.z) +
+             static_cast<std::size_t>(row) * static_cast<std::size_t>(a.n_total);
+      for (int n = a.n0; n < a.n1; ++n) {
+        const float gate = dot(x, weight_row(a.w_gate, a.w_stride, n), a.k);
+        const float up = dot(x, weight_row(a.w_up, a.w_stride, n), a.k);
+        store(silu(gate) * up, z + n);
+      }
+    }
+  }
+
+  static std::size_t scratch_bytes(int) noexcept { return 0; }
+
+  static const W* weight_row(const std::byte* w, std::size_t stride, int n) {
+    return reinterpret_cast<const W*>(w + static_cast<std::size_t>(n) * stride);
+  }
+
+  static MatmulKernels kernels() { return {packed_bytes, pack, matmul, gate_up, scratch_bytes}; }
+};
+
+// Queries, keys and values of type T.
+template <typename T>
+struct Attend {
+  static const T* row_of(const std::byte* const* pages, std::size_t stride, int key) {
+    return reinterpret_cast<const T*>(pages[key / 64] +
+                                      static_cast<std::size_t>(key % 64) * stride);
+  }
+
+  static void attend(const AttendArgs& a) noexcept {
+    for (int row = 0; row < a.rows; ++row) {
+      const T* q = static_cast<const T*>(a.q) + static_cast<std::size_t>(row) * a.q_stride;
+      float* out = a.out + static_cast<std::size_t>(row) * a.out_stride;
+      const int visible = std::min(a.visible[row], a.num_keys);
+
+      float p[kAttendSpan];
+      float max = -std::numeric_limits<float>::infinity();
+      for (int key = 0; key < visible; ++key) {
+        p[key] = a.scale * dot(q, row_of(a.k_pages, a.k_stride, key), a.dk);
+        max = std::max(max, p[key]);
+      }
+      float sum = 0;
+      for (int key = 0; key < visible; ++key) {
+        p[key] = std::exp(p[key] - max);
+        sum += p[key];
+      }
+      std::fill_n(out, a.dv, 0.0f);
+      for (int key = 0; key < visible; ++key) {
+        const T* v = row_of(a.v_pages, a.v_stride, key);
+        for (int i = 0; i < a.dv; ++i) out[i] += p[key] * load(v + i);
+      }
+      a.max[row] = max;
+      a.sum[row] = sum;
+    }
+  }
+
+  static std::size_t scratch_bytes(int, int, int) noexcept { return 0; }
+
+  static AttendKernels kernels() { return {attend, scratch_bytes}; }
+};
+
+// e^(value - max), where a part that saw no key (both -inf) weighs nothing.
+float merge_weight(float value, float max) {
+  return value == -std::numeric_limits<float>::infinity() ? 0.0f : std::exp(value - max);
+}
+
+void attend_merge(int rows, int dv, float* max_a, float* sum_a, float* out_a, std::size_t stride_a,
+                  const float* max_b, const float* sum_b, const float* out_b,
+                  std::size_t stride_b) noexcept {
+  for (int row = 0; row < rows; ++row) {
+    const float max = std::max(max_a[row], max_b[row]);
+    const float weight_a = merge_weight(max_a[row], max);
+    const float weight_b = merge_weight(max_b[row], max);
+    float* a = out_a + static_cast<std::size_t>(row) * stride_a;
+    const float* b = out_b + static_cast<std::size_t>(row) * stride_b;
+    for (int i = 0; i < dv; ++i) a[i] = a[i] * weight_a + b[i] * weight_b;
+    sum_a[row] = sum_a[row] * weight_a + sum_b[row] * weight_b;
+    max_a[row] = max;
+  }
+}
+
+void rms_norm(const float* x, const float* w, int n, float eps, float* y) noexcept {
+  float sum = 0;
+  for (int i = 0; i < n; ++i) sum += x[i] * x[i];
+  const float factor = 1.0f / std::sqrt(sum / static_cast<float>(n) + eps);
+  for (int i = 0; i < n; ++i) y[i] = w[i] * (x[i] * factor);
+}
+
+void rope_interleaved(float* x, const float* cos, const float* sin, int n) noexcept {
+  for (int j = 0; j < n / 2; ++j) {
+    const float even = x[2 * j];
+    const float odd = x[2 * j + 1];
+    x[2 * j] = even * cos[j] - odd * sin[j];
+    x[2 * j + 1] = odd * cos[j] + even * sin[j];
+  }
+}
+
+void add(const float* x, int n, float* y) noexcept {
+  for (int i = 0; i < n; ++i) y[i] += x[i];
+}
+
+void scale_to_bf16(const float* x, float factor, int n, bf16* y) noexcept {
+  for (int i = 0; i < n; ++i) y[i] = bf16::from_float(x[i] * factor);
+}
+
+void scale_to_f32(const float* x, float factor, int n, float* y) noexcept {
+  for (int i = 0; i < n; ++i) y[i] = x[i] * factor;
+}
+
+void softmax(float* x, int n) noexcept {
+  float max = -std::numeric_limits<float>::infinity();
+  for (int i = 0; i < n; ++i) max = std::max(max, x[i]);
+  float sum = 0;
+  for (int i = 0; i < n; ++i) {
+    x[i] = std::exp(x[i] - max);
+    sum += x[i];
+  }
+  for (int i = 0; i < n; ++i) x[i] = x[i] / sum;
+}
+
+void sigmoid(float* x, int n) noexcept {
+  for (int i = 0; i < n; ++i) x[i] = 1.0f / (1.0f + std::exp(-x[i]));
+}
+
+KernelTable make_table() {
+  KernelTable table;
+  table.isa = Isa::kScalar;
+  table.bf16 = Matmul<bf16, bf16>::kernels();
+  table.bf16_f32 = Matmul<bf16, float>::kernels();
+  table.f32 = Matmul<float, float>::kernels();
+  table.attend_bf16 = Attend<bf16>::kernels();
+  table.attend_f32 = Attend<float>::kernels();
+  table.attend_merge = attend_merge;
+  table.rms_norm = rms_norm;
+  table.rope_interleaved = rope_interleaved;
+  table.add = add;
+  table.scale_to_bf16 = scale_to_bf16;
+  table.scale_to_f32 = scale_to_f32;
+  table.softmax = softmax;
+  table.sigmoid = sigmoid;
+  return table;
+}
+
+}  // namespace
+
+const KernelTable& scalar_table() {
+  static const KernelTable table = make_table();
+  return table;
+}
+
+}  // namespace glint
