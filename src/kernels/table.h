@@ -109,7 +109,7 @@ struct KernelTable {
   // y += x, n values.
   void (*add)(const float* x, int n, float* y) noexcept = nullptr;
   // y = x * factor as bf16 / float32, n values.
-  void (*scale_to_bf16)(const float* x, float factor, int n, bf16* y) noexcept = nullptr;
+  void (*scale_to_bf16)(const float* x, float factor, int n, glint::bf16* y) noexcept = nullptr;
   void (*scale_to_f32)(const float* x, float factor, int n, float* y) noexcept = nullptr;
   // In place over n values: e^(x - max) / sum.
   void (*softmax)(float* x, int n) noexcept = nullptr;
