@@ -1,5 +1,5 @@
-// The paged per-token cache: pages of kPageSize tokens, shared by prefix, leased by sequences. One engine thread uses
-// it; no locks. Knows bytes per token and layer, not what they mean.
+// The paged per-token cache: pages of kPageSize tokens, shared by prefix, leased by sequences. One
+// engine thread uses it; no locks. Knows bytes per token and layer, not what they mean.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "base/aligned.h"
 #include "base/result.h"
 
 namespace glint {
@@ -18,9 +17,9 @@ inline constexpr int kPageSize = 64;  // tokens
 
 // A group of layers that store one row per token. [layers][row_bytes] per token.
 struct CacheSpec {
-  std::string name;            // "mla_latent"
+  std::string name;  // "mla_latent"
   int num_layers = 0;
-  std::size_t row_bytes = 0;   // one token of one layer
+  std::size_t row_bytes = 0;  // one token of one layer
   std::size_t bytes_per_token() const { return static_cast<std::size_t>(num_layers) * row_bytes; }
   std::size_t bytes_per_page() const { return bytes_per_token() * kPageSize; }
 };
@@ -29,8 +28,8 @@ using PageId = std::int32_t;
 
 struct CacheStats {
   std::size_t total_pages = 0;
-  std::size_t free_pages = 0;      // never used, or given back and not in the prefix tree
-  std::size_t cached_pages = 0;    // in the prefix tree and leased by nobody: may be evicted
+  std::size_t free_pages = 0;    // never used, or given back and not in the prefix tree
+  std::size_t cached_pages = 0;  // in the prefix tree and leased by nobody: may be evicted
   std::size_t leased_pages = 0;
   std::uint64_t prefix_queries = 0;  // tokens asked for
   std::uint64_t prefix_hits = 0;     // tokens found
@@ -49,44 +48,57 @@ class SequenceCache {
   std::span<const PageId> pages() const { return pages_; }
   int length() const { return length_; }  // tokens whose rows are written (or shared)
 
-  // Makes room for rows [length, length + n). kExhausted, with nothing changed, when pages run out even after eviction.
+  // Makes rows [length, length + n) writable: the only rows that may be written, until the next
+  // truncate. A page that truncation left half used while others share it is copied first.
+  // kExhausted, with nothing changed, when pages run out even after eviction.
   Status reserve(int n);
-  // The rows of `tokens` (which continue the sequence) are written: raises length, and offers each page that filled to
-  // the prefix tree under the chain of all tokens so far.
+  // The rows of `tokens` (which continue the sequence) are written: raises length, and offers each
+  // page that filled to the prefix tree under the chain of all tokens so far. If the tree holds the
+  // same page already, that one takes the place of ours in pages().
   void commit(std::span<const std::int32_t> tokens);
-  // Forgets rows from `new_length` on (rejected drafts). Whole pages beyond it are given back.
+  // Forgets rows from `new_length` on (rejected drafts). Whole pages beyond it are given back,
+  // reserved ones too.
   void truncate(int new_length);
 
  private:
   friend class Cache;
-  explicit SequenceCache(Cache* cache) : cache_(cache) {}
+  explicit SequenceCache(Cache* cache, std::uint64_t salt);
   void release();
+  bool tail_is_shared() const;
+  void offer(std::size_t page_index);
+
   Cache* cache_ = nullptr;
-  std::vector<PageId> pages_;
-  std::vector<std::int32_t> tokens_;
+  std::vector<PageId> pages_;  // with prefix reuse, the full ones are a path of the prefix tree
+  std::vector<std::int32_t> tokens_;  // [length]
   int length_ = 0;
-  std::int64_t node_ = -1;     // prefix-tree node of the last full page that is shared or offered
   std::uint64_t salt_ = 0;
 };
 
 class Cache {
  public:
-  // Reserves address space for num_pages pages; memory is touched page by page.
-  // prefix_reuse false: nothing is kept after a sequence ends.
+  // Reserves address space for num_pages pages; memory is touched page by page. Aborts where make()
+  // fails. prefix_reuse false: nothing is kept after a sequence ends.
   Cache(CacheSpec spec, std::size_t num_pages, bool prefix_reuse);
+  // The same for sizes that come from outside. Errors: kInvalidArgument (no layers, empty rows,
+  // sizes that overflow), kExhausted (the system has not that much address space); both name the
+  // sizes.
+  static Result<std::unique_ptr<Cache>> make(CacheSpec spec, std::size_t num_pages,
+                                             bool prefix_reuse);
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
   const CacheSpec& spec() const;
-  // A sequence that starts with the longest cached prefix of `tokens` in whole pages, but never all of them: at least
-  // one token is left to compute. `salt` separates tenants: only equal salts share.
+  // A sequence that starts with the longest cached prefix of `tokens` in whole pages, but never all
+  // of them: at least one token is left to compute. `salt` separates tenants: only equal salts
+  // share.
   SequenceCache start(std::span<const std::int32_t> tokens, std::uint64_t salt = 0);
   // Pages that could be leased now (free + evictable).
   std::size_t available_pages() const;
   CacheStats stats() const;
   void clear_prefixes();  // drops every cached page that nobody leases
-  // Aborts unless free + cached + leased == total and every reference count is right. For tests, and after them.
+  // Aborts unless free + cached + leased == total and every reference count is right. For tests,
+  // and after them.
   void check_integrity() const;
 
   // Where layer `layer` of `page` starts: kPageSize rows of row_bytes each.
@@ -96,6 +108,9 @@ class Cache {
  private:
   friend class SequenceCache;
   struct State;
+  explicit Cache(std::unique_ptr<State> state);
+  static Result<std::unique_ptr<State>> make_state(CacheSpec spec, std::size_t num_pages,
+                                                   bool prefix_reuse);
   std::unique_ptr<State> state_;
 };
 

@@ -1,0 +1,306 @@
+#include "cache/cache.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/check.h"
+#include "cache/page_pool.h"
+
+namespace glint {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+std::size_t pages_for(int length) {
+  return (static_cast<std::size_t>(length) + kPageSize - 1) / kPageSize;
+}
+
+// The address space of all pages. Nothing of it is backed until it is written.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() {
+    if (data_ != nullptr) munmap(data_, size_);
+  }
+  bool map(std::size_t nbytes) {
+    void* data = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) return false;
+    data_ = static_cast<std::byte*>(data);
+    size_ = nbytes;
+    // Advice only: a kernel without huge pages is fine.
+    if (nbytes >= kHugePage) madvise(data, nbytes, MADV_HUGEPAGE);
+    return true;
+  }
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace
+
+struct Cache::State {
+  State(CacheSpec s, std::size_t num_pages, bool reuse)
+      : spec(std::move(s)), prefix_reuse(reuse), pool(num_pages) {}
+
+  CacheSpec spec;
+  bool prefix_reuse;
+  std::size_t layer_bytes = 0;  // one layer of one page
+  std::size_t page_bytes = 0;
+  Mapping memory;
+  PagePool pool;
+  std::vector<const SequenceCache*> sequences;  // alive; few
+  std::uint64_t prefix_queries = 0;
+  std::uint64_t prefix_hits = 0;
+
+  void remove(const SequenceCache* sequence) {
+    const auto it = std::ranges::find(sequences, sequence);
+    GLINT_CHECK(it != sequences.end());
+    *it = sequences.back();
+    sequences.pop_back();
+  }
+  void replace(const SequenceCache* from, const SequenceCache* to) {
+    const auto it = std::ranges::find(sequences, from);
+    GLINT_CHECK(it != sequences.end());
+    *it = to;
+  }
+};
+
+Result<std::unique_ptr<Cache::State>> Cache::make_state(CacheSpec spec, std::size_t num_pages,
+                                                        bool prefix_reuse) {
+  if (spec.num_layers <= 0 || spec.row_bytes == 0) {
+    return invalid_argument(fmt::format("cache {}: {} layers of {} bytes per token hold nothing",
+                                        spec.name, spec.num_layers, spec.row_bytes));
+  }
+  std::size_t layer_bytes = 0, page_bytes = 0, total_bytes = 0;
+  if (__builtin_mul_overflow(spec.row_bytes, std::size_t{kPageSize}, &layer_bytes) ||
+      __builtin_mul_overflow(layer_bytes, static_cast<std::size_t>(spec.num_layers), &page_bytes) ||
+      __builtin_mul_overflow(page_bytes, num_pages, &total_bytes) ||
+      total_bytes > static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()) ||
+      num_pages > static_cast<std::size_t>(std::numeric_limits<PageId>::max())) {
+    return invalid_argument(
+        fmt::format("cache {}: {} pages of {} layers of {} bytes per token overflow; ask for a "
+                    "smaller context or fewer sequences",
+                    spec.name, num_pages, spec.num_layers, spec.row_bytes));
+  }
+  auto state = std::make_unique<State>(std::move(spec), num_pages, prefix_reuse);
+  state->layer_bytes = layer_bytes;
+  state->page_bytes = page_bytes;
+  if (total_bytes > 0 && !state->memory.map(total_bytes)) {
+    return exhausted(fmt::format(
+        "cache {}: the system has no {} MiB of address space; ask for a smaller context or fewer "
+        "sequences",
+        state->spec.name, total_bytes >> 20));
+  }
+  return state;
+}
+
+Cache::Cache(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Cache::Cache(CacheSpec spec, std::size_t num_pages, bool prefix_reuse) {
+  auto state = make_state(std::move(spec), num_pages, prefix_reuse);
+  GLINT_CHECK(state.has_value());
+  state_ = std::move(*state);
+}
+
+Result<std::unique_ptr<Cache>> Cache::make(CacheSpec spec, std::size_t num_pages,
+                                           bool prefix_reuse) {
+  GLINT_TRY(auto state, make_state(std::move(spec), num_pages, prefix_reuse));
+  return std::unique_ptr<Cache>(new Cache(std::move(state)));
+}
+
+Cache::~Cache() {
+  GLINT_CHECK(state_->sequences.empty());
+}
+
+const CacheSpec& Cache::spec() const {
+  return state_->spec;
+}
+
+SequenceCache Cache::start(std::span<const std::int32_t> tokens, std::uint64_t salt) {
+  SequenceCache sequence(this, salt);
+  state_->prefix_queries += tokens.size();
+  if (!state_->prefix_reuse || tokens.empty()) return sequence;
+  // The last token is always computed: its logits are what the caller is after.
+  const std::size_t max_pages = (tokens.size() - 1) / kPageSize;
+  PageId parent = kNoPage;
+  while (sequence.pages_.size() < max_pages) {
+    const auto content = tokens.subspan(sequence.pages_.size() * kPageSize, kPageSize);
+    const PageId page = state_->pool.find(parent, salt, content);
+    if (page == kNoPage) break;
+    state_->pool.lease(page);
+    sequence.pages_.push_back(page);
+    parent = page;
+  }
+  const std::size_t length = sequence.pages_.size() * kPageSize;
+  sequence.tokens_.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(length));
+  sequence.length_ = static_cast<int>(length);
+  state_->prefix_hits += length;
+  return sequence;
+}
+
+std::size_t Cache::available_pages() const {
+  return state_->pool.available();
+}
+
+CacheStats Cache::stats() const {
+  const PagePool& pool = state_->pool;
+  return {.total_pages = pool.total(),
+          .free_pages = pool.free_count(),
+          .cached_pages = pool.cached_count(),
+          .leased_pages = pool.leased_count(),
+          .prefix_queries = state_->prefix_queries,
+          .prefix_hits = state_->prefix_hits};
+}
+
+void Cache::clear_prefixes() {
+  state_->pool.evict_all();
+}
+
+void Cache::check_integrity() const {
+  std::vector<int> leases(state_->pool.total(), 0);
+  for (const SequenceCache* sequence : state_->sequences) {
+    GLINT_CHECK(sequence->cache_ == this);
+    GLINT_CHECK(sequence->tokens_.size() == static_cast<std::size_t>(sequence->length_));
+    GLINT_CHECK(sequence->pages_.size() >= pages_for(sequence->length_));
+    const std::size_t full_pages = static_cast<std::size_t>(sequence->length_ / kPageSize);
+    for (std::size_t i = 0; i < sequence->pages_.size(); ++i) {
+      const PageId page = sequence->pages_[i];
+      GLINT_CHECK(page >= 0 && static_cast<std::size_t>(page) < leases.size());
+      ++leases[static_cast<std::size_t>(page)];
+      if (i >= full_pages || !state_->prefix_reuse) continue;
+      const auto content = std::span(sequence->tokens_).subspan(i * kPageSize, kPageSize);
+      const PageId parent = i == 0 ? kNoPage : sequence->pages_[i - 1];
+      GLINT_CHECK(state_->pool.find(parent, sequence->salt_, content) == page);
+    }
+  }
+  state_->pool.check_integrity(leases);
+}
+
+std::byte* Cache::rows(PageId page, int layer) {
+  GLINT_DCHECK(page >= 0 && static_cast<std::size_t>(page) < state_->pool.total());
+  GLINT_DCHECK(layer >= 0 && layer < state_->spec.num_layers);
+  return state_->memory.data() + static_cast<std::size_t>(page) * state_->page_bytes +
+         static_cast<std::size_t>(layer) * state_->layer_bytes;
+}
+
+const std::byte* Cache::rows(PageId page, int layer) const {
+  return const_cast<Cache*>(this)->rows(page, layer);
+}
+
+SequenceCache::SequenceCache(Cache* cache, std::uint64_t salt) : cache_(cache), salt_(salt) {
+  cache_->state_->sequences.push_back(this);
+}
+
+SequenceCache::SequenceCache(SequenceCache&& other) noexcept
+    : cache_(std::exchange(other.cache_, nullptr)),
+      pages_(std::exchange(other.pages_, {})),
+      tokens_(std::exchange(other.tokens_, {})),
+      length_(std::exchange(other.length_, 0)),
+      salt_(other.salt_) {
+  if (cache_ != nullptr) cache_->state_->replace(&other, this);
+}
+
+SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  cache_ = std::exchange(other.cache_, nullptr);
+  pages_ = std::exchange(other.pages_, {});
+  tokens_ = std::exchange(other.tokens_, {});
+  length_ = std::exchange(other.length_, 0);
+  salt_ = other.salt_;
+  if (cache_ != nullptr) cache_->state_->replace(&other, this);
+  return *this;
+}
+
+SequenceCache::~SequenceCache() {
+  release();
+}
+
+void SequenceCache::release() {
+  if (cache_ == nullptr) return;
+  truncate(0);
+  cache_->state_->remove(this);
+  cache_ = nullptr;
+}
+
+// Whether the next row to write lies in a page that the prefix tree still offers.
+bool SequenceCache::tail_is_shared() const {
+  return length_ % kPageSize != 0 &&
+         cache_->state_->pool.in_tree(pages_[static_cast<std::size_t>(length_ / kPageSize)]);
+}
+
+Status SequenceCache::reserve(int n) {
+  GLINT_CHECK(cache_ != nullptr && n >= 0 && n <= std::numeric_limits<int>::max() - length_);
+  if (n == 0) return {};
+  PagePool& pool = cache_->state_->pool;
+  const std::size_t wanted = pages_for(length_ + n);
+  const std::size_t tail = static_cast<std::size_t>(length_ / kPageSize);
+  const bool detach = tail_is_shared() && pool.can_detach(pages_[tail]);
+  const bool copy = tail_is_shared() && !detach;
+  const std::size_t missing =
+      (wanted > pages_.size() ? wanted - pages_.size() : 0) + (copy ? 1 : 0);
+  if (missing > pool.available()) {
+    return exhausted(fmt::format("the cache has {} pages left of {}, and {} more are needed",
+                                 pool.available(), pool.total(), missing));
+  }
+  if (detach) pool.detach(pages_[tail]);
+  if (copy) {
+    const PageId own = pool.acquire();
+    std::memcpy(cache_->rows(own, 0), cache_->rows(pages_[tail], 0), cache_->state_->page_bytes);
+    pool.release(pages_[tail]);
+    pages_[tail] = own;
+  }
+  while (pages_.size() < wanted) pages_.push_back(pool.acquire());
+  return {};
+}
+
+void SequenceCache::commit(std::span<const std::int32_t> tokens) {
+  if (tokens.empty()) return;
+  GLINT_CHECK(cache_ != nullptr && !tail_is_shared());
+  GLINT_CHECK(tokens.size() <= pages_.size() * kPageSize - static_cast<std::size_t>(length_));
+  const std::size_t full_before = static_cast<std::size_t>(length_ / kPageSize);
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  length_ = static_cast<int>(tokens_.size());
+  if (!cache_->state_->prefix_reuse) return;
+  for (std::size_t i = full_before; i < static_cast<std::size_t>(length_ / kPageSize); ++i)
+    offer(i);
+}
+
+void SequenceCache::offer(std::size_t page_index) {
+  PagePool& pool = cache_->state_->pool;
+  const PageId parent = page_index == 0 ? kNoPage : pages_[page_index - 1];
+  const auto content = std::span(tokens_).subspan(page_index * kPageSize, kPageSize);
+  const PageId same = pool.find(parent, salt_, content);
+  if (same == kNoPage) {
+    pool.insert(pages_[page_index], parent, salt_, content);
+    return;
+  }
+  // Another sequence got here first. Holding its page and not ours keeps the path of tree pages
+  // leased as a whole.
+  pool.lease(same);
+  pool.release(pages_[page_index]);
+  pages_[page_index] = same;
+}
+
+void SequenceCache::truncate(int new_length) {
+  GLINT_CHECK(new_length >= 0 && new_length <= length_);
+  if (cache_ == nullptr) return;
+  // From the end, so that a parent is never less recently used than its child.
+  while (pages_.size() > pages_for(new_length)) {
+    cache_->state_->pool.release(pages_.back());
+    pages_.pop_back();
+  }
+  tokens_.resize(static_cast<std::size_t>(new_length));
+  length_ = new_length;
+}
+
+}  // namespace glint

@@ -1,0 +1,89 @@
+// The bookkeeping of cache pages: which are free, which are leased and how often, and the prefix
+// tree that finds full pages again by content. Knows no memory and no sequences. A page in the tree
+// is its own node, so a page id names both.
+//
+// Whoever leases a page of the tree leases its ancestors too. Hence an unleased page has only
+// unleased descendants, and every unleased page can be evicted, leaves first.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "cache/cache.h"
+
+namespace glint {
+
+inline constexpr PageId kNoPage = -1;
+
+class PagePool {
+ public:
+  explicit PagePool(std::size_t num_pages);
+
+  // A page for one sequence alone, evicting the least recently used leaf if need be; kNoPage when
+  // every page is leased.
+  PageId acquire();
+  // Leases a page that is in the tree once more.
+  void lease(PageId page);
+  // Ends one lease. An unleased page stays cached if it is in the tree, and is free otherwise.
+  void release(PageId page);
+
+  // The page that holds `tokens` after `parent` (kNoPage: at the start, for this salt), or kNoPage.
+  PageId find(PageId parent, std::uint64_t salt, std::span<const std::int32_t> tokens) const;
+  // Puts a page that its holder alone leases into the tree; find() must have failed.
+  void insert(PageId page, PageId parent, std::uint64_t salt, std::span<const std::int32_t> tokens);
+  bool in_tree(PageId page) const { return pages_[index(page)].node != nullptr; }
+  // Whether one sequence leases it and nothing hangs below it, so that it may leave the tree.
+  bool can_detach(PageId page) const;
+  // Takes such a page out of the tree, still leased.
+  void detach(PageId page);
+  void evict_all();
+
+  std::size_t available() const { return free_count() + cached_; }
+  std::size_t free_count() const { return free_.size() + (pages_.size() - num_touched_); }
+  std::size_t cached_count() const { return cached_; }
+  std::size_t leased_count() const { return leased_; }
+  std::size_t total() const { return pages_.size(); }
+  // Aborts unless every count and link is right. leases[p]: how often sequences hold page p.
+  void check_integrity(std::span<const int> leases) const;
+
+ private:
+  struct Node {
+    PageId parent = kNoPage;
+    int num_children = 0;
+    std::uint64_t salt = 0;  // of the tenant; compared at the root only
+    std::uint64_t hash = 0;
+    std::array<std::int32_t, kPageSize> tokens{};
+  };
+  struct Page {
+    int leases = 0;
+    std::uint64_t last_use = 0;
+    std::unique_ptr<Node> node;
+  };
+  static std::size_t index(PageId page) { return static_cast<std::size_t>(page); }
+  std::uint64_t hash(PageId parent, std::uint64_t salt, std::span<const std::int32_t> tokens) const;
+  bool evictable(const Page& page) const {
+    return page.node != nullptr && page.leases == 0 && page.node->num_children == 0;
+  }
+  void remove_from_tree(PageId page);
+  void evict(PageId page);
+
+  std::vector<Page> pages_;
+  std::vector<PageId>
+      free_;  // given back, reused last in first out since their memory is touched already
+  std::size_t num_touched_ = 0;  // pages [num_touched_, size) were never used
+  std::size_t cached_ = 0;
+  std::size_t leased_ = 0;
+  std::uint64_t clock_ = 0;
+  std::uint64_t hash_key_ = 0;  // random, so that nobody can prepare prompts that collide
+  std::unordered_multimap<std::uint64_t, PageId> by_hash_;
+  std::set<std::pair<std::uint64_t, PageId>> evictable_;  // (last use, page): unleased leaves
+};
+
+}  // namespace glint

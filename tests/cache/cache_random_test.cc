@@ -1,0 +1,173 @@
+// Random operations on the cache beside a model that knows only what must be true: what each
+// sequence holds, and which prefixes were ever committed.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <set>
+
+#include "cache/cache.h"
+
+namespace glint {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+// What a row must hold: a digest of every token up to it, so that a page under a wrong parent is
+// noticed.
+std::uint64_t digest(std::uint64_t before, std::int32_t token, std::uint64_t salt) {
+  return (before ^ static_cast<std::uint32_t>(token) ^ (salt << 40)) * 0x100000001b3u + 1;
+}
+
+class Oracle {
+ public:
+  Oracle(std::uint32_t seed, std::size_t num_pages, bool reuse)
+      : random_(seed),
+        reuse_(reuse),
+        cache_({"digests", 1, sizeof(std::uint64_t)}, num_pages, reuse) {}
+
+  void step() {
+    const int action = pick(100);
+    if (entries_.empty() || action < 10) {
+      start();
+    } else if (action < 75) {
+      extend(choose());
+    } else if (action < 90) {
+      truncate(choose());
+    } else if (action < 98) {
+      entries_.erase(entries_.begin() + pick(static_cast<int>(entries_.size())));
+    } else if (action < 99) {
+      cache_.clear_prefixes();
+    } else if (entries_.size() > 1) {
+      std::swap(entries_.front(), entries_.back());
+    }
+    cache_.check_integrity();
+    for (const Entry& entry : entries_) check(entry);
+  }
+  void finish() {
+    entries_.clear();
+    cache_.check_integrity();
+    EXPECT_EQ(cache_.stats().leased_pages, 0u);
+    if (!reuse_) {
+      EXPECT_EQ(cache_.stats().cached_pages, 0u);
+    }
+    cache_.clear_prefixes();
+    EXPECT_EQ(cache_.stats().free_pages, cache_.stats().total_pages);
+    cache_.check_integrity();
+    EXPECT_GT(num_hits_, reuse_ ? 10 : -1);
+    EXPECT_GT(num_refused_, 0);
+  }
+
+ private:
+  struct Entry {
+    SequenceCache sequence;
+    Tokens tokens;
+    std::uint64_t salt = 0;
+  };
+
+  int pick(int n) { return static_cast<int>(random_() % static_cast<std::uint32_t>(n)); }
+  Entry& choose() {
+    return entries_[static_cast<std::size_t>(pick(static_cast<int>(entries_.size())))];
+  }
+
+  // Mostly along one of few fixed continuations, so that prefixes coincide and then part.
+  std::int32_t next_token(const Tokens& tokens) {
+    const int position = static_cast<int>(tokens.size());
+    return pick(150) == 0 ? pick(3) : position / 50 % 3;
+  }
+  std::uint64_t* row(const SequenceCache& sequence, std::size_t position) {
+    std::byte* page = cache_.rows(sequence.pages()[position / kPageSize], 0);
+    return reinterpret_cast<std::uint64_t*>(page) + position % kPageSize;
+  }
+
+  void start() {
+    Tokens wanted;
+    const int n = pick(400);
+    while (static_cast<int>(wanted.size()) < n) wanted.push_back(next_token(wanted));
+    const std::uint64_t salt = static_cast<std::uint64_t>(pick(2));
+    SequenceCache sequence = cache_.start(wanted, salt);
+    ASSERT_EQ(sequence.length() % kPageSize, 0);
+    ASSERT_LE(sequence.length(), std::max(0, n - 1));
+    if (sequence.length() > 0) ++num_hits_;
+    wanted.resize(static_cast<std::size_t>(sequence.length()));
+    if (!wanted.empty()) {
+      ASSERT_TRUE(committed_[salt].contains(wanted));
+    }
+    entries_.push_back({std::move(sequence), std::move(wanted), salt});
+  }
+
+  void extend(Entry& entry) {
+    const int n = 1 + pick(pick(2) == 0 ? 4 : 150);
+    const auto before = cache_.stats();
+    const int pages_before = static_cast<int>(entry.sequence.pages().size());
+    if (!entry.sequence.reserve(n).has_value()) {
+      ++num_refused_;
+      ASSERT_EQ(static_cast<int>(entry.sequence.pages().size()), pages_before);
+      ASSERT_EQ(cache_.stats().free_pages, before.free_pages);
+      ASSERT_EQ(cache_.stats().cached_pages, before.cached_pages);
+      entries_.erase(entries_.begin() + pick(static_cast<int>(entries_.size())));
+      return;
+    }
+    const int used = 1 + pick(n);  // as if the rest had been rejected drafts
+    Tokens fresh;
+    std::uint64_t value = entry.tokens.empty() ? 0 : *row(entry.sequence, entry.tokens.size() - 1);
+    for (int i = 0; i < n; ++i) {
+      const std::size_t position = entry.tokens.size();
+      if (i >= used) {
+        *row(entry.sequence, position + static_cast<std::size_t>(i - used)) = 0xdead;
+        continue;
+      }
+      const std::int32_t token = next_token(entry.tokens);
+      value = digest(value, token, entry.salt);
+      *row(entry.sequence, position) = value;
+      entry.tokens.push_back(token);
+      fresh.push_back(token);
+      if (entry.tokens.size() % kPageSize == 0) committed_[entry.salt].insert(entry.tokens);
+    }
+    entry.sequence.commit(fresh);
+  }
+
+  void truncate(Entry& entry) {
+    const int length = static_cast<int>(entry.tokens.size());
+    const int kept = pick(3) == 0 ? pick(length + 1) : std::max(0, length - pick(6));
+    entry.sequence.truncate(kept);
+    entry.tokens.resize(static_cast<std::size_t>(kept));
+  }
+
+  void check(const Entry& entry) {
+    ASSERT_EQ(entry.sequence.length(), static_cast<int>(entry.tokens.size()));
+    std::uint64_t value = 0;
+    for (std::size_t i = 0; i < entry.tokens.size(); ++i) {
+      value = digest(value, entry.tokens[i], entry.salt);
+      ASSERT_EQ(*row(entry.sequence, i), value) << "position " << i;
+    }
+  }
+
+  std::mt19937 random_;
+  bool reuse_;
+  Cache cache_;
+  std::vector<Entry> entries_;
+  std::set<Tokens> committed_[2];
+  int num_hits_ = 0;
+  int num_refused_ = 0;
+};
+
+class RandomCache : public testing::TestWithParam<std::tuple<int, int, bool>> {};
+
+TEST_P(RandomCache, agrees_with_the_oracle) {
+  const auto [seed, num_pages, reuse] = GetParam();
+  Oracle oracle(static_cast<std::uint32_t>(seed), static_cast<std::size_t>(num_pages), reuse);
+  for (int i = 0; i < 1500; ++i) {
+    oracle.step();
+    if (HasFatalFailure()) FAIL() << "at step " << i;
+  }
+  oracle.finish();
+}
+
+INSTANTIATE_TEST_SUITE_P(seeds, RandomCache,
+                         testing::Combine(testing::Range(1, 9), testing::Values(7, 18, 32),
+                                          testing::Bool()));
+
+}  // namespace
+}  // namespace glint
