@@ -25,6 +25,11 @@ if(GLINT_SANITIZE)
   endif()
 endif()
 
+if(GLINT_FUZZ)
+  target_compile_options(glint_flags INTERFACE -fsanitize=fuzzer-no-link)
+  add_custom_target(fuzzers)
+endif()
+
 if(GLINT_TESTS)
   find_package(GTest REQUIRED)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
@@ -38,11 +43,19 @@ set(TEXTCORE_DIR ${PROJECT_SOURCE_DIR}/rust)
 set(GLINT_CARGO_DIR "${PROJECT_BINARY_DIR}/cargo" CACHE PATH "where cargo builds; the presets share one")
 set(TEXTCORE_LIB ${GLINT_CARGO_DIR}/release/libtextcore.a)
 file(GLOB_RECURSE TEXTCORE_SOURCES CONFIGURE_DEPENDS ${TEXTCORE_DIR}/src/*.rs)
+if(DEFINED ENV{CARGO_HOME})
+  set(cargo_home $ENV{CARGO_HOME})
+else()
+  set(cargo_home $ENV{HOME}/.cargo)
+endif()
+# The same flags for building and testing, else cargo builds every crate twice. No path of this machine gets in.
+string(ASCII 31 separator)
+set(TEXTCORE_CARGO ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${GLINT_CARGO_DIR}
+  "CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=${PROJECT_SOURCE_DIR}/=${separator}--remap-path-prefix=${cargo_home}/=" cargo)
+set(TEXTCORE_OPTIONS --release --locked --quiet --manifest-path ${TEXTCORE_DIR}/Cargo.toml)
 add_custom_command(
   OUTPUT ${TEXTCORE_LIB}
-  COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${GLINT_CARGO_DIR}
-          "RUSTFLAGS=--remap-path-prefix=${PROJECT_SOURCE_DIR}/= --remap-path-prefix=$ENV{HOME}/="
-          cargo build --release --locked --quiet --manifest-path ${TEXTCORE_DIR}/Cargo.toml
+  COMMAND ${TEXTCORE_CARGO} build ${TEXTCORE_OPTIONS}
   DEPENDS ${TEXTCORE_SOURCES} ${TEXTCORE_DIR}/Cargo.toml ${TEXTCORE_DIR}/Cargo.lock
   COMMENT "Building the Rust text crate"
   VERBATIM)
@@ -52,6 +65,29 @@ set_target_properties(textcore PROPERTIES IMPORTED_LOCATION ${TEXTCORE_LIB}
   INTERFACE_INCLUDE_DIRECTORIES ${TEXTCORE_DIR})
 target_link_libraries(textcore INTERFACE Threads::Threads ${CMAKE_DL_LIBS} m)
 add_dependencies(textcore textcore_build)
+
+if(GLINT_TESTS AND NOT GLINT_SANITIZE)
+  add_test(NAME textcore COMMAND ${TEXTCORE_CARGO} test ${TEXTCORE_OPTIONS})
+endif()
+
+# A fuzz target per tests/FOLDER/NAME_fuzz.cc, with its seeds in tests/data/fuzz/NAME. Under clang with GLINT_FUZZ it is a
+# libFuzzer program; otherwise tests/fuzz_replay.cc runs it over the seeds and their simple mutations as the test NAME_fuzz.
+function(glint_fuzzers folder)
+  file(GLOB targets CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*_fuzz.cc)
+  foreach(source ${targets})
+    get_filename_component(target ${source} NAME_WE)
+    string(REGEX REPLACE "_fuzz$" "" corpus ${target})
+    add_executable(${target} ${source})
+    target_link_libraries(${target} PRIVATE glint_${folder})
+    if(GLINT_FUZZ)
+      target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+      add_dependencies(fuzzers ${target})
+    else()
+      target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fuzz_replay.cc)
+      add_test(NAME ${target} COMMAND ${target} ${PROJECT_SOURCE_DIR}/tests/data/fuzz/${corpus})
+    endif()
+  endforeach()
+endfunction()
 
 # glint_library(NAME DEPENDS ...): src/NAME/*.cc as glint_NAME, and tests/NAME/*_test.cc as the test program NAME_test
 # that links this folder alone with what it may include.
@@ -82,5 +118,6 @@ function(glint_library name)
         GLINT_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" GLINT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
       add_test(NAME ${name} COMMAND ${name}_test)
     endif()
+    glint_fuzzers(${name})
   endif()
 endfunction()
