@@ -12,7 +12,8 @@ namespace glint {
 class ThreadPool {
  public:
   // num_threads >= 1, the caller included. `cores` (may be empty): workers are pinned to
-  // cores[worker] when it has an entry.
+  // cores[worker] when it has an entry; the caller at its first loop of several tasks, until the
+  // pool is destroyed (by the same thread).
   explicit ThreadPool(int num_threads, std::vector<int> cores = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
