@@ -36,6 +36,7 @@ if(GLINT_TESTS)
   enable_testing()
   add_test(NAME layers COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/check_layers.py)
   add_test(NAME layers_self_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/check_layers.py --self-test)
+  add_test(NAME notices COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/docs/make_notices.py --check)
 endif()
 
 # The Rust crate, one static library behind rust/textcore.h.
