@@ -1,0 +1,30 @@
+//! Tokenizers and chat templates behind the C ABI of `textcore.h`.
+
+pub mod byte_level;
+pub mod ffi;
+pub mod guard;
+pub mod python;
+pub mod python_methods;
+pub mod template;
+pub mod tojson;
+pub mod tokenizer;
+
+/// What went wrong, as the status of `textcore.h` and a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    Invalid(String),
+    Corrupt(String),
+    Unsupported(String),
+    Internal(String),
+}
+
+impl Failure {
+    pub fn message(&self) -> &str {
+        match self {
+            Failure::Invalid(m)
+            | Failure::Corrupt(m)
+            | Failure::Unsupported(m)
+            | Failure::Internal(m) => m,
+        }
+    }
+}
