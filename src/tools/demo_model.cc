@@ -75,13 +75,13 @@ Result<fs::path> new_temporary_folder() {
 
 }  // namespace
 
-DemoFolder::DemoFolder(fs::path path, bool temporary)
+ModelFolder::ModelFolder(fs::path path, bool temporary)
     : path_(std::move(path)), temporary_(temporary) {}
 
-DemoFolder::DemoFolder(DemoFolder&& other) noexcept
+ModelFolder::ModelFolder(ModelFolder&& other) noexcept
     : path_(std::move(other.path_)), temporary_(std::exchange(other.temporary_, false)) {}
 
-DemoFolder::~DemoFolder() {
+ModelFolder::~ModelFolder() {
   if (!temporary_) return;
   std::error_code ignored;
   fs::remove_all(path_, ignored);
@@ -96,17 +96,22 @@ std::string demo_folder_name() {
   return fmt::format("demo-{:016x}", hash);
 }
 
-Result<DemoFolder> unpack_demo_model() {
+Result<ModelFolder> unpack_demo_model() {
   if (const auto cache = user_cache_folder()) {
     const fs::path folder = *cache / "glint" / demo_folder_name();
     const Status done = unpack_into(folder);
-    if (done) return DemoFolder(folder, false);
+    if (done) return ModelFolder(folder, false);
     log_debug(fmt::format("the demo model goes to a temporary folder: {}", done.error().message));
   }
   GLINT_TRY(fs::path path, new_temporary_folder());
-  DemoFolder folder(std::move(path), true);
+  ModelFolder folder(std::move(path), true);
   GLINT_TRY_VOID(unpack_into(folder.path()));
   return folder;
+}
+
+Result<ModelFolder> model_folder(const std::string& model) {
+  if (model.empty() || model == "demo") return unpack_demo_model();
+  return ModelFolder(model, false);
 }
 
 }  // namespace glint

@@ -11,25 +11,29 @@ namespace glint {
 
 // A folder to open now. A temporary one is deleted with this object: files that are already mapped
 // stay readable.
-class DemoFolder {
+class ModelFolder {
  public:
-  DemoFolder(DemoFolder&& other) noexcept;
-  DemoFolder& operator=(DemoFolder&&) = delete;
-  ~DemoFolder();
+  ModelFolder(ModelFolder&& other) noexcept;
+  ModelFolder& operator=(ModelFolder&&) = delete;
+  ~ModelFolder();
 
   const std::filesystem::path& path() const { return path_; }
   bool temporary() const { return temporary_; }
 
  private:
-  friend Result<DemoFolder> unpack_demo_model();
-  DemoFolder(std::filesystem::path path, bool temporary);
+  friend Result<ModelFolder> unpack_demo_model();
+  friend Result<ModelFolder> model_folder(const std::string& model);
+  ModelFolder(std::filesystem::path path, bool temporary);
   std::filesystem::path path_;
   bool temporary_;
 };
 
 // Compares every file with the embedded copy, byte by byte, and writes those that are missing or
 // differ, each atomically. Errors: kIo when no folder at all can be written.
-Result<DemoFolder> unpack_demo_model();
+Result<ModelFolder> unpack_demo_model();
+
+// The folder that a MODEL argument means: the demo model for "" and "demo", else the path itself.
+Result<ModelFolder> model_folder(const std::string& model);
 
 // "demo-<16 hex digits>", from the content of all files.
 std::string demo_folder_name();

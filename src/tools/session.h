@@ -1,11 +1,14 @@
 // What every program that runs a model builds from its flags: kernels, threads, checkpoint, model,
-// cache, text, engine.
+// cache, text, engine. Planned first, reading headers only, so that a model is refused before any
+// port opens or any weight is read; then opened.
 #pragma once
 
-#include <filesystem>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "base/cpu.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "cache/cache.h"
@@ -15,42 +18,69 @@
 #include "kernels/isa.h"
 #include "models/model.h"
 #include "ops/exec.h"
+#include "text/tokenizer.h"
+#include "tools/memory_plan.h"
 
 namespace glint {
 
 // The options that mean the same in every command.
 struct SessionOptions {
-  std::string model;  // empty: the embedded demo model
+  std::string model;  // empty or "demo": the embedded demo model
   std::string isa = "auto";
   int threads = 0;  // 0: cpu_budget().threads
-  int context = 0;  // 0: min(max_position_embeddings, what fits memory, 32768)
-  int max_sequences = 8;
+  int context = 0;  // 0: min(max_position_embeddings, 32768, what fits memory)
+  int max_sequences = 1;
+  int max_queue = 256;
   int chunk = 512;               // tokens of one step
   std::string compute = "bf16";  // or "f32"
   bool deterministic = false;
   bool prefix_cache = true;
-  bool quiet = false;         // no progress bar
-  std::string chat_template;  // a file that replaces the checkpoint's
+  std::uint64_t memory_limit = 0;  // bytes; 0: what is available
+  std::string chat_template;       // a file that replaces the checkpoint's; empty: none
+  bool text = true;                // false: no tokenizer or template is read
+  bool engine = true;              // false: the caller drives the model itself
 };
 
-// Owns everything, in an order that destroys safely.
-struct Session {
+// Everything checked, nothing loaded.
+struct SessionPlan {
+  SessionOptions options;  // resolved: no zeros, no "auto"
   std::shared_ptr<const Checkpoint> checkpoint;
-  std::unique_ptr<Model> model;
-  std::shared_ptr<const TextAssets> text;
-  std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<Workspace> workspace;
-  std::unique_ptr<Exec> exec;
-  std::unique_ptr<Cache> cache;
-  std::unique_ptr<Engine> engine;  // null when not asked for
-  SessionOptions options;          // resolved: no zeros, no "auto"
+  ModelInfo info;
+  std::shared_ptr<const TextAssets> text;  // null unless asked for
+  Isa isa = Isa::kScalar;
+  CpuBudget cpus;
+  MemoryPlan memory;
 };
 
-// Validates everything before the first weight is read. Errors: kInvalidArgument for a wrong flag,
-// otherwise the model is refused with the reason and the fix.
-Result<std::unique_ptr<Session>> open_session(SessionOptions options, bool with_engine);
+// Owns everything, in an order that destroys safely. Not to be moved: its parts borrow each other.
+struct Session {
+  SessionPlan plan;
+  std::unique_ptr<ThreadPool> pool;
+  Workspace workspace;
+  std::unique_ptr<Exec> exec;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Cache> cache;
+  std::unique_ptr<Engine> engine;  // null unless asked for
+};
 
-// 0 fine, 1 failed at run time, 2 wrong usage, 3 model refused.
-int exit_code(const Error& error, bool while_loading);
+// The checkpoint that a MODEL argument names; unpacks the demo model. `weights_required` as in
+// Checkpoint::open.
+Result<std::shared_ptr<const Checkpoint>> open_checkpoint(const std::string& model,
+                                                          bool weights_required);
+
+// The tokenizer of a MODEL argument alone.
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& model);
+
+// Errors: kInvalidArgument for a wrong flag, any other code for a model that is refused, with the
+// reason and the fix.
+Result<SessionPlan> plan_session(SessionOptions options);
+// `progress` gets bytes done and in all while the weights are bound; may be empty.
+Result<std::unique_ptr<Session>> load_session(
+    SessionPlan plan, std::function<void(std::uint64_t, std::uint64_t)> progress);
+// Both, with a progress bar when stderr is a terminal.
+Result<std::unique_ptr<Session>> open_session(SessionOptions options);
+
+// 2 for kInvalidArgument, else 3: what a failure of the functions above means.
+int refusal_exit_code(const Error& error);
 
 }  // namespace glint

@@ -1,0 +1,140 @@
+#include "tools/options.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+namespace glint {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// An option of which only `allowed` exists in this version: other values are refused by name.
+void declare_fixed(Flags& flags, std::string_view names, std::vector<std::string> allowed,
+                   std::string help) {
+  std::string shown = fmt::format("{}", fmt::join(allowed, "|"));
+  flags.custom(names, shown, std::move(help),
+               [allowed = std::move(allowed), shown](const std::string& value) -> Status {
+                 for (const std::string& word : allowed) {
+                   if (value == word) return {};
+                 }
+                 return invalid_argument(
+                     fmt::format("'{}' is not supported by this version, only {}", value, shown));
+               });
+}
+
+}  // namespace
+
+void declare_model(Flags& flags, std::string* model) {
+  flags.positional(
+      "MODEL", model,
+      "a Hugging Face folder (config.json, safetensors, tokenizer.json), or demo: the small "
+      "model that ships with glint, which is also the default");
+}
+
+void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
+  flags.group("Context and memory");
+  flags.integer(
+      "-c,--ctx,--max-model-len", &options->context, "N",
+      "longest prompt + answer in tokens (default: what the model allows, at most 32768, and "
+      "what fits memory)",
+      1);
+  if (parallel) {
+    flags.integer(
+        "--parallel,--max-num-seqs", &options->max_sequences, "N",
+        fmt::format("sequences that run at once, also -np (default {})", options->max_sequences), 1,
+        4096);
+  }
+  flags.custom(
+      "--memory", "SIZE",
+      "refuse to start when weights and cache need more, for example 20GiB (default: what is "
+      "free and what the cgroup allows)",
+      [options](const std::string& value) -> Status {
+        GLINT_TRY(options->memory_limit, parse_bytes(value));
+        if (options->memory_limit == 0) return invalid_argument("'0' leaves no memory at all");
+        return {};
+      });
+  flags.custom("--prefix-cache", "on|off",
+               "keep the cache of finished prompts for reuse (default on)",
+               [options](const std::string& value) -> Status {
+                 if (value != "on" && value != "off") {
+                   return invalid_argument(fmt::format("'{}' is none of on|off", value));
+                 }
+                 options->prefix_cache = value == "on";
+                 return {};
+               });
+  declare_fixed(flags, "--kv-cache,--kv-cache-dtype", {"bf16", "auto"},
+                "format of the cache (default bf16)");
+
+  flags.group("Computation");
+  flags.integer("-t,--threads", &options->threads, "N",
+                "threads (default: one per physical core that this process may use)", 1, 4096);
+  flags.text(
+      "--isa", &options->isa, "NAME",
+      "auto, scalar, avx2, avx512, avx512bf16 or amx (default auto: the best this machine has)");
+  flags.choice("--compute", &options->compute, {"bf16", "f32"},
+               "precision of the products; f32 is the slow reference path (default bf16)");
+  flags.toggle("--deterministic", &options->deterministic,
+               "the same bits whatever the chunks and the batch, for a little speed");
+  flags.integer("--chunk,--max-num-batched-tokens", &options->chunk, "N",
+                fmt::format("tokens of one step (default {})", options->chunk), 1, 65536);
+  declare_fixed(flags, "--weights", {"as-is"}, "format of the weights in memory (default as-is)");
+  declare_fixed(flags, "--mtp", {"off", "auto"},
+                "drafting with the model's MTP layers (default off)");
+}
+
+void declare_log(Flags& flags, LogOptions* options) {
+  flags.group("Logging");
+  flags.choice("--log-level", &options->level, {"debug", "info", "warn", "error", "off"},
+               "what to report on stderr");
+  flags.choice("--log-format", &options->format, {"text", "json"},
+               "lines for people or for machines");
+}
+
+void start_log(const LogOptions& options, LogLevel default_level) {
+  LogLevel level = default_level;
+  if (const auto parsed = parse_log_level(options.level); parsed) level = *parsed;
+  configure_log(level, options.format == "json" ? LogFormat::kJson : LogFormat::kText);
+}
+
+void declare_sampling(Flags& flags, SamplingOptions* options) {
+  flags.group("Sampling (defaults: the checkpoint's generation_config.json)");
+  flags.integer("-n,--max-tokens,--n-predict", &options->max_tokens, "N",
+                "longest answer in tokens (default: the room left in the context)", 1);
+  flags.number("--temp,--temperature", &options->temperature, "T", "0 is greedy", 0, 100);
+  flags.integer("--top-k", &options->top_k, "K", "of the K likeliest tokens; 0 is off", 0);
+  flags.number("--top-p", &options->top_p, "P", "of the likeliest tokens that sum to P", 0, 1);
+  flags.number("--min-p", &options->min_p, "P", "of tokens at least P times as likely as the best",
+               0, 1);
+  flags.number("--repeat-penalty,--repetition-penalty", &options->repeat_penalty, "R",
+               "above 1 discourages tokens seen before", 0.01F, kInfinity);
+  flags.number("--presence-penalty", &options->presence_penalty, "X",
+               "subtracted once per token used", -2, 2);
+  flags.number("--frequency-penalty", &options->frequency_penalty, "X",
+               "subtracted per use of a token", -2, 2);
+  flags.custom(
+      "-s,--seed", "S", "makes the answer repeatable; -1 is random (the default)",
+      [options](const std::string& value) -> Status {
+        const auto seed = parse_integer(value);
+        if (!seed || *seed < -1) {
+          return invalid_argument(fmt::format("'{}' is no whole number of at least -1", value));
+        }
+        options->seed.reset();
+        if (*seed >= 0) options->seed = static_cast<std::uint64_t>(*seed);
+        return {};
+      });
+}
+
+void apply_sampling(const SamplingOptions& options, ChatRequest* request) {
+  request->temperature = options.temperature;
+  request->top_p = options.top_p;
+  request->min_p = options.min_p;
+  request->repetition_penalty = options.repeat_penalty;
+  request->presence_penalty = options.presence_penalty;
+  request->frequency_penalty = options.frequency_penalty;
+  request->top_k = options.top_k;
+  request->max_tokens = options.max_tokens;
+  request->seed = options.seed;
+}
+
+}  // namespace glint

@@ -1,0 +1,35 @@
+// The options that several commands share, as groups of flags.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/log.h"
+#include "base/result.h"
+#include "chat/chat.h"
+#include "tools/flags.h"
+#include "tools/session.h"
+
+namespace glint {
+
+void declare_model(Flags& flags, std::string* model);
+// --ctx, --threads, --isa, --compute, ... With `parallel` also --parallel.
+void declare_session(Flags& flags, SessionOptions* options, bool parallel);
+
+struct LogOptions {
+  std::string level;  // empty: the command's own default
+  std::string format = "text";
+};
+void declare_log(Flags& flags, LogOptions* options);
+void start_log(const LogOptions& options, LogLevel default_level);
+
+struct SamplingOptions {
+  std::optional<float> temperature, top_p, min_p, repeat_penalty, presence_penalty,
+      frequency_penalty;
+  std::optional<int> top_k, max_tokens;
+  std::optional<std::uint64_t> seed;
+};
+void declare_sampling(Flags& flags, SamplingOptions* options);
+void apply_sampling(const SamplingOptions& options, ChatRequest* request);
+
+}  // namespace glint

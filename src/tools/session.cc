@@ -1,0 +1,184 @@
+#include "tools/session.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "models/registry.h"
+#include "tools/demo_model.h"
+#include "tools/flags.h"
+#include "tools/program.h"
+
+namespace glint {
+namespace {
+
+constexpr std::size_t kMaxTemplateBytes = 4u << 20;
+constexpr std::size_t kMaxTokenizerBytes = 256u << 20;
+constexpr double kProgressStep = 0.01;
+
+// A model is refused with any code but kInvalidArgument, which is kept for the user's own flags.
+Error as_refusal(Error error) {
+  if (error.code == ErrorCode::kInvalidArgument) error.code = ErrorCode::kCorrupt;
+  return error;
+}
+
+#define GLINT_TRY_MODEL(declaration, expression)                     \
+  auto&& GLINT_CONCAT(glint_model_, __LINE__) = (expression);        \
+  if (!GLINT_CONCAT(glint_model_, __LINE__).has_value()) {           \
+    return as_refusal(GLINT_CONCAT(glint_model_, __LINE__).error()); \
+  }                                                                  \
+  declaration = std::move(*GLINT_CONCAT(glint_model_, __LINE__))
+
+Result<std::shared_ptr<const TextAssets>> load_text(const Checkpoint& checkpoint,
+                                                    const std::string& template_file) {
+  std::optional<std::string> chat_template;
+  if (!template_file.empty()) {
+    auto text = read_text_file(template_file, kMaxTemplateBytes);
+    if (!text) return invalid_argument("--chat-template: " + text.error().message);
+    chat_template = std::move(*text);
+  }
+  GLINT_TRY_MODEL(auto assets, TextAssets::load(checkpoint.folder(), checkpoint.config(),
+                                                checkpoint.generation_config(), chat_template));
+  return assets;
+}
+
+Result<Isa> pick_isa(const std::string& name) {
+  auto isa = choose_isa(name);
+  if (!isa) return invalid_argument("--isa: " + isa.error().message);
+  return *isa;
+}
+
+int pick_threads(int wanted, const CpuBudget& cpus) {
+  if (wanted == 0) return cpus.threads;
+  if (wanted > cpus.logical) {
+    log_warn(fmt::format("--threads {} is more than the {} processors this process may use: {}",
+                         wanted, cpus.logical, cpus.why));
+  }
+  return wanted;
+}
+
+// Pins one worker per core only where this process has the whole machine's cores to itself: two
+// processes with a quota each would otherwise meet on the first cores.
+std::vector<int> cores_to_pin(int threads, const CpuBudget& cpus) {
+  if (static_cast<std::size_t>(threads) != cpus.cores.size()) return {};
+  return cpus.cores;
+}
+
+class ProgressBar {
+ public:
+  void show(std::uint64_t done, std::uint64_t total) {
+    if (total == 0) return;
+    const double share = static_cast<double>(done) / static_cast<double>(total);
+    if (share < shown_ + kProgressStep && done != total) return;
+    shown_ = share;
+    const int filled = static_cast<int>(share * kWidth);
+    std::fputs(fmt::format("\r\033[Kloading [{:=<{}}{:{}}] {:3.0f}% of {}", "", filled, "",
+                           kWidth - filled, share * 100, format_bytes(static_cast<double>(total)))
+                   .c_str(),
+               stderr);
+    visible_ = true;
+  }
+  ~ProgressBar() {
+    if (visible_) std::fputs("\r\033[K", stderr);
+  }
+
+ private:
+  static constexpr int kWidth = 40;
+  double shown_ = -1;
+  bool visible_ = false;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const Checkpoint>> open_checkpoint(const std::string& model,
+                                                          bool weights_required) {
+  GLINT_TRY_MODEL(const ModelFolder folder, model_folder(model));
+  GLINT_TRY_MODEL(auto checkpoint, Checkpoint::open(folder.path(), weights_required));
+  return checkpoint;
+}
+
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& model) {
+  GLINT_TRY_MODEL(const ModelFolder folder, model_folder(model));
+  const std::filesystem::path file = folder.path() / "tokenizer.json";
+  GLINT_TRY_MODEL(const std::string text, read_text_file(file, kMaxTokenizerBytes));
+  GLINT_TRY_MODEL(auto tokenizer, Tokenizer::from_json(text, file.string()));
+  return tokenizer;
+}
+
+Result<SessionPlan> plan_session(SessionOptions options) {
+  SessionPlan plan;
+  GLINT_TRY(plan.isa, pick_isa(options.isa));
+  plan.cpus = cpu_budget();
+  GLINT_TRY_MODEL(const ModelFolder folder, model_folder(options.model));
+  GLINT_TRY_MODEL(plan.checkpoint, Checkpoint::open(folder.path()));
+  GLINT_TRY_MODEL(plan.info, describe_model(*plan.checkpoint));
+  if (options.text) {
+    GLINT_TRY(plan.text, load_text(*plan.checkpoint, options.chat_template));
+  }
+  MemoryRequest request;
+  request.context = options.context;
+  request.num_sequences = options.max_sequences;
+  request.wide = options.compute == "f32";
+  request.limit = options.memory_limit;
+  GLINT_TRY(plan.memory, plan_memory(plan.info, plan.info.cache, request, available_memory()));
+
+  options.isa = isa_name(plan.isa);
+  options.threads = pick_threads(options.threads, plan.cpus);
+  options.context = plan.memory.context;
+  options.chunk = std::max(1, options.chunk);
+  plan.options = std::move(options);
+  return plan;
+}
+
+Result<std::unique_ptr<Session>> load_session(
+    SessionPlan plan, std::function<void(std::uint64_t, std::uint64_t)> progress) {
+  auto session = std::make_unique<Session>();
+  session->plan = std::move(plan);
+  const SessionOptions& options = session->plan.options;
+  session->pool = std::make_unique<ThreadPool>(options.threads,
+                                               cores_to_pin(options.threads, session->plan.cpus));
+  session->exec = std::make_unique<Exec>(
+      Exec{kernel_table(session->plan.isa), *session->pool, session->workspace});
+  LoadOptions load;
+  load.compute = options.compute == "f32" ? Compute::kF32 : Compute::kBf16;
+  load.deterministic = options.deterministic;
+  load.max_batch_tokens = std::max(options.chunk, options.max_sequences);
+  load.progress = std::move(progress);
+  GLINT_TRY_MODEL(session->model, load_model(session->plan.checkpoint, load));
+  session->cache = std::make_unique<Cache>(session->model->cache_spec(),
+                                           session->plan.memory.num_pages, options.prefix_cache);
+  if (options.engine) {
+    EngineOptions engine;
+    engine.context = options.context;
+    engine.max_sequences = options.max_sequences;
+    engine.max_batch_tokens = load.max_batch_tokens;
+    engine.max_queue = options.max_queue;
+    engine.prefix_reuse = options.prefix_cache;
+    session->engine =
+        std::make_unique<Engine>(*session->model, *session->exec, *session->cache, engine);
+  }
+  log_info(fmt::format("{}: {} parameters, {}, {} threads, {}, context {} x {}",
+                       session->plan.info.family, session->plan.info.total_parameters, options.isa,
+                       options.threads, options.compute, options.context, options.max_sequences));
+  return session;
+}
+
+Result<std::unique_ptr<Session>> open_session(SessionOptions options) {
+  GLINT_TRY(SessionPlan plan, plan_session(std::move(options)));
+  if (isatty(STDERR_FILENO) == 0) return load_session(std::move(plan), {});
+  ProgressBar bar;
+  return load_session(std::move(plan),
+                      [&bar](std::uint64_t done, std::uint64_t total) { bar.show(done, total); });
+}
+
+int refusal_exit_code(const Error& error) {
+  return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitRefused;
+}
+
+}  // namespace glint
