@@ -1,5 +1,6 @@
-// One turn of a conversation: a neutral request -> prompt tokens -> engine -> text -> neutral deltas. The server and the
-// command line both use it; it knows no API's JSON beyond messages and tools in OpenAI's shape.
+// One turn of a conversation: a neutral request -> prompt tokens -> engine -> text -> neutral
+// deltas. The server and the command line both use it; it knows no API's JSON beyond messages and
+// tools in OpenAI's shape.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +20,26 @@
 namespace glint {
 
 struct ChatRequest {
-  Json messages;                          // OpenAI-shaped array
-  Json tools;                             // null or array
-  Json template_kwargs;                   // null or object, merged key by key into the template's variables
-  std::optional<bool> enable_thinking;
+  Json messages;         // OpenAI-shaped array
+  Json tools;            // null or array
+  Json template_kwargs;  // null or object, merged key by key into the template's variables
+  std::optional<bool>
+      enable_thinking;  // template_kwargs.enable_thinking wins, then this, then reasoning_effort
+  std::optional<std::string> reasoning_effort;  // none, minimal, low, medium, high, xhigh, max
+  bool forbid_tool_calls =
+      false;  // the tools stay in the prompt, the token that opens a call is masked
+  bool parallel_tool_calls = true;  // false: the answer ends after its first call
+  int keep_last_prompt_tokens = 0;  // > 0: longer prompts lose their beginning
   bool add_generation_prompt = true;
-  std::string raw_prompt;                 // when `raw`: used instead of messages, special tokens parsed
+  std::string raw_prompt;  // when `raw`: used instead of messages, special tokens parsed
   bool raw = false;
   // Unset values come from generation_config.json, then from neutral defaults.
-  std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+  std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty,
+      frequency_penalty;
   std::optional<int> top_k, repeat_last_n;
   std::vector<std::pair<std::int32_t, float>> logit_bias;
-  std::optional<std::uint64_t> seed;      // unset: random
-  std::optional<int> max_tokens;          // unset: the room left in the context
+  std::optional<std::uint64_t> seed;  // unset: random
+  std::optional<int> max_tokens;      // unset: the room left in the context
   int min_tokens = 0;
   int top_logprobs = -1;
   std::vector<std::string> stop;
@@ -43,13 +51,13 @@ struct ChatRequest {
 
 struct ChatDelta {
   enum class Kind { kStarted, kOutput, kFinished } kind = Kind::kOutput;
-  std::vector<OutputEvent> events;            // kOutput (and leftovers in kFinished)
-  std::vector<std::int32_t> tokens;           // the sampled tokens these came from
-  std::vector<TokenEvent> logprobs;           // per token, when asked for
+  std::vector<OutputEvent> events;   // kOutput (and leftovers in kFinished)
+  std::vector<std::int32_t> tokens;  // the sampled tokens these came from
+  std::vector<TokenEvent> logprobs;  // per token, when asked for
   // kFinished:
-  std::string finish_reason;                  // "stop", "length", "tool_calls", "cancelled", "error"
-  std::string stop_string;                    // the stop string that matched, if one did
-  std::int32_t stop_token = -1;               // the end token, if one did
+  std::string finish_reason;     // "stop", "length", "tool_calls", "cancelled", "error"
+  std::string stop_string;       // the stop string that matched, if one did
+  std::int32_t stop_token = -1;  // the end token, if one did
   Error error;
   Usage usage;
   int reasoning_tokens = 0;
@@ -57,7 +65,7 @@ struct ChatDelta {
 using DeltaSink = std::function<void(ChatDelta)>;  // on the engine thread, in order
 
 struct PreparedPrompt {
-  std::string text;                           // rendered, guards removed
+  std::string text;  // rendered, guards removed
   std::vector<std::int32_t> ids;
   bool ends_in_thinking = false;
 };
@@ -65,21 +73,30 @@ struct PreparedPrompt {
 // The text side of a checkpoint: tokenizer, template, end tokens, sampling defaults. Immutable.
 class TextAssets {
  public:
-  // Reads tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json from the folder.
-  // Errors name the file and the remedy. A missing template is an error only when a chat is rendered.
-  static Result<std::shared_ptr<const TextAssets>> load(const std::filesystem::path& folder, const Json& config,
-                                                        const Json& generation_config);
+  // Reads tokenizer.json, tokenizer_config.json and chat_template.jinja from the folder; `config`
+  // and `generation_config` are the parsed files (null when absent). `chat_template` is text that
+  // replaces the checkpoint's. Errors name the file and the remedy. A missing template is an error
+  // only when a chat is rendered.
+  static Result<std::shared_ptr<const TextAssets>> load(
+      const std::filesystem::path& folder, const Json& config, const Json& generation_config,
+      const std::optional<std::string>& chat_template = std::nullopt);
   ~TextAssets();
   const Tokenizer& tokenizer() const;
   bool has_template() const;
   const std::string& template_source() const;
-  // The union of config.json, generation_config.json and tokenizer_config.json eos entries, and the family's turn-ending
-  // tokens that the tokenizer has (<|user|>, <|observation|>, <|endoftext|>).
+  // The union of config.json, generation_config.json and tokenizer_config.json eos entries, and the
+  // family's turn-ending tokens that the tokenizer has (<|user|>, <|observation|>, <|endoftext|>).
   const std::vector<std::int32_t>& end_tokens() const;
-  const Json& sampling_defaults() const;      // {"temperature":..,"top_p":..} as resolved from generation_config.json
+  const Json& sampling_defaults()
+      const;  // {"temperature":..,"top_p":..} as resolved from generation_config.json
+  // Renders and encodes the conversation. Strings that come from messages, tools or template_kwargs
+  // never become control tokens.
   Result<PreparedPrompt> prepare(const ChatRequest& request) const;
-  // Fills a GenerateRequest's sampling from the request and the defaults; checks ranges. Errors name the field.
-  Result<GenerateRequest> to_generate_request(const ChatRequest& request, std::vector<std::int32_t> prompt, int context) const;
+  // Fills a GenerateRequest's sampling from the request and the defaults; checks ranges. Errors of
+  // both: kInvalidArgument (kUnsupported for media) "FIELD: what is wrong", FIELD a path such as
+  // messages[2].content; kNotFound without template.
+  Result<GenerateRequest> to_generate_request(const ChatRequest& request,
+                                              std::vector<std::int32_t> prompt, int context) const;
 
  private:
   TextAssets();
@@ -87,7 +104,7 @@ class TextAssets {
   std::unique_ptr<State> state_;
 };
 
-// A running turn. Destroying it cancels.
+// A running turn. Destroying it cancels; the sink is still called until it got its one kFinished.
 class Turn {
  public:
   Turn();
@@ -95,15 +112,24 @@ class Turn {
   Turn& operator=(Turn&&) noexcept;
   ~Turn();
   void cancel();
-  const PreparedPrompt& prompt() const;
+  const PreparedPrompt& prompt() const;  // not of a default-constructed turn
 
  private:
-  friend Result<Turn> start_turn(Engine&, std::shared_ptr<const TextAssets>, ChatRequest, DeltaSink);
+  friend Result<Turn> start_prepared_turn(Engine&, std::shared_ptr<const TextAssets>, ChatRequest,
+                                          std::shared_ptr<const PreparedPrompt>, DeltaSink);
   struct State;
   std::shared_ptr<State> state_;
 };
 
 // Renders, encodes and submits. The sink gets kStarted, kOutput*, one kFinished.
-Result<Turn> start_turn(Engine& engine, std::shared_ptr<const TextAssets> assets, ChatRequest request, DeltaSink sink);
+// Errors, with the sink never called: those of prepare(), to_generate_request() and
+// Engine::submit().
+Result<Turn> start_turn(Engine& engine, std::shared_ptr<const TextAssets> assets,
+                        ChatRequest request, DeltaSink sink);
+// The same for a prompt that was prepared before, for example for the further choices of one
+// request.
+Result<Turn> start_prepared_turn(Engine& engine, std::shared_ptr<const TextAssets> assets,
+                                 ChatRequest request, std::shared_ptr<const PreparedPrompt> prompt,
+                                 DeltaSink sink);
 
 }  // namespace glint

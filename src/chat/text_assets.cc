@@ -1,0 +1,246 @@
+#include "chat/text_assets.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/file.h"
+
+namespace glint {
+namespace {
+
+constexpr std::size_t kMaxTokenizerBytes = 256u << 20;
+constexpr std::size_t kMaxConfigBytes = 32u << 20;
+constexpr std::size_t kMaxTemplateBytes = 4u << 20;
+
+// A file's text, or nothing when there is no such file.
+Result<std::optional<std::string>> read_if_there(const std::filesystem::path& path,
+                                                 std::size_t max_bytes) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::optional<std::string>();
+  GLINT_TRY(std::string text, read_text_file(path, max_bytes));
+  return std::optional<std::string>(std::move(text));
+}
+
+Result<Json> read_json_if_there(const std::filesystem::path& path) {
+  GLINT_TRY(std::optional<std::string> text, read_if_there(path, kMaxConfigBytes));
+  if (!text) return Json();
+  auto parsed = parse_json(*text);
+  if (!parsed) return corrupt(fmt::format("{}: {}", path.string(), parsed.error().message));
+  if (!parsed->is_object()) {
+    return corrupt(
+        fmt::format("{}: must be a JSON object, not {}", path.string(), parsed->type_name()));
+  }
+  return std::move(*parsed);
+}
+
+// A token entry is its text, or an object that holds the text.
+const std::string* token_text(const Json* entry) {
+  if (entry != nullptr && entry->is_object()) entry = entry->find("content");
+  return entry != nullptr && entry->is_string() ? &entry->as_string() : nullptr;
+}
+
+struct TemplateTexts {
+  std::optional<std::string> plain, tool_use;
+  std::string name;  // where they come from
+};
+
+Status templates_from_list(const Json::Array& list, TemplateTexts& texts) {
+  for (const Json& entry : list) {
+    const Json* name = entry.find("name");
+    const Json* text = entry.find("template");
+    if (name == nullptr || !name->is_string() || text == nullptr || !text->is_string()) {
+      return corrupt(texts.name +
+                     ": entries of chat_template must have a name and a template, both strings");
+    }
+    if (name->as_string() == "default") texts.plain = text->as_string();
+    if (name->as_string() == "tool_use") texts.tool_use = text->as_string();
+  }
+  if (!list.empty() && !texts.plain && !texts.tool_use) {
+    return corrupt(texts.name +
+                   ": chat_template has neither a 'default' nor a 'tool_use' entry; pass "
+                   "--chat-template FILE");
+  }
+  return {};
+}
+
+Result<TemplateTexts> find_templates(const std::filesystem::path& folder,
+                                     const Json& tokenizer_config,
+                                     const std::optional<std::string>& replacement) {
+  if (replacement) return TemplateTexts{*replacement, std::nullopt, "--chat-template"};
+  const std::filesystem::path file = folder / "chat_template.jinja";
+  GLINT_TRY(std::optional<std::string> text, read_if_there(file, kMaxTemplateBytes));
+  if (text) return TemplateTexts{std::move(text), std::nullopt, file.string()};
+  TemplateTexts texts;
+  texts.name = (folder / "tokenizer_config.json").string();
+  const Json* entry = tokenizer_config.find("chat_template");
+  if (entry == nullptr || entry->is_null()) return texts;
+  if (entry->is_string()) {
+    texts.plain = entry->as_string();
+  } else if (entry->is_array()) {
+    GLINT_TRY_VOID(templates_from_list(entry->as_array(), texts));
+  } else {
+    return corrupt(fmt::format("{}: chat_template must be a string or a list, not {}", texts.name,
+                               entry->type_name()));
+  }
+  return texts;
+}
+
+// Collects end tokens without repeats; an id out of range is the file's fault.
+class EndTokens {
+ public:
+  explicit EndTokens(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  Status add_ids(const Json* ids, const char* file) {
+    if (ids == nullptr || ids->is_null()) return {};
+    const Json::Array one = {*ids};
+    for (const Json& id : ids->is_array() ? ids->as_array() : one) {
+      if (!id.is_int()) {
+        return corrupt(
+            fmt::format("{}: eos_token_id must be an integer or a list of integers, not {}", file,
+                        id.type_name()));
+      }
+      if (id.as_int() < 0 || id.as_int() >= tokenizer_.vocab_size()) {
+        return corrupt(fmt::format("{}: eos_token_id {} is not in the vocabulary of {} tokens",
+                                   file, id.as_int(), tokenizer_.vocab_size()));
+      }
+      add(static_cast<std::int32_t>(id.as_int()));
+    }
+    return {};
+  }
+
+  Status add_named(const std::string& text, const char* file) {
+    const std::optional<std::int32_t> id = tokenizer_.token_id(text);
+    if (!id) return corrupt(fmt::format("{}: eos_token '{}' is not in tokenizer.json", file, text));
+    add(*id);
+    return {};
+  }
+
+  // Only a control token ends a turn; text of the same spelling in the vocabulary does not.
+  void add_if_special(std::string_view text) {
+    if (const auto id = tokenizer_.token_id(text); id && tokenizer_.is_special(*id)) add(*id);
+  }
+
+  std::vector<std::int32_t> take() { return std::move(ids_); }
+
+ private:
+  void add(std::int32_t id) {
+    if (std::ranges::find(ids_, id) == ids_.end()) ids_.push_back(id);
+  }
+  const Tokenizer& tokenizer_;
+  std::vector<std::int32_t> ids_;
+};
+
+Result<std::vector<std::int32_t>> find_end_tokens(const Tokenizer& tokenizer, const Json& config,
+                                                  const Json& generation_config,
+                                                  const Json& tokenizer_config) {
+  EndTokens tokens(tokenizer);
+  GLINT_TRY_VOID(tokens.add_ids(config.find("eos_token_id"), "config.json"));
+  if (const Json* text_config = config.find("text_config")) {
+    GLINT_TRY_VOID(tokens.add_ids(text_config->find("eos_token_id"), "config.json (text_config)"));
+  }
+  GLINT_TRY_VOID(tokens.add_ids(generation_config.find("eos_token_id"), "generation_config.json"));
+  if (const std::string* text = token_text(tokenizer_config.find("eos_token"))) {
+    GLINT_TRY_VOID(tokens.add_named(*text, "tokenizer_config.json"));
+  }
+  for (const char* text : {"<|user|>", "<|observation|>", "<|endoftext|>"})
+    tokens.add_if_special(text);
+  std::vector<std::int32_t> ids = tokens.take();
+  if (ids.empty()) {
+    return corrupt(
+        "no end token: neither config.json nor generation_config.json has eos_token_id, and "
+        "tokenizer_config.json has no eos_token; add one, or answers never end");
+  }
+  return ids;
+}
+
+Status check_vocabulary(const Tokenizer& tokenizer, const Json& config) {
+  const Json* size = config.find("vocab_size");
+  if (size == nullptr) {
+    if (const Json* text_config = config.find("text_config"))
+      size = text_config->find("vocab_size");
+  }
+  if (size == nullptr || !size->is_int() || tokenizer.vocab_size() <= size->as_int()) return {};
+  return corrupt(
+      fmt::format("tokenizer.json has ids up to {}, but config.json says vocab_size {}: the two "
+                  "files belong to different models",
+                  tokenizer.vocab_size() - 1, size->as_int()));
+}
+
+Result<std::unique_ptr<ChatTemplate>> parse_if_there(const std::optional<std::string>& text,
+                                                     const std::string& name) {
+  if (!text) return std::unique_ptr<ChatTemplate>();
+  return ChatTemplate::parse(*text, name);
+}
+
+Json find_token_variables(const Json& tokenizer_config) {
+  Json variables(Json::Object{});
+  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+                          "cls_token", "mask_token"}) {
+    if (const std::string* text = token_text(tokenizer_config.find(key)))
+      variables.set(key, Json(*text));
+  }
+  return variables;
+}
+
+std::string model_type_of(const Json& config) {
+  const Json* type = config.find("model_type");
+  return type != nullptr && type->is_string() ? type->as_string() : std::string();
+}
+
+}  // namespace
+
+TextAssets::TextAssets() : state_(std::make_unique<State>()) {}
+TextAssets::~TextAssets() = default;
+const Tokenizer& TextAssets::tokenizer() const {
+  return *state_->tokenizer;
+}
+bool TextAssets::has_template() const {
+  return state_->chat_template != nullptr || state_->tool_chat_template != nullptr;
+}
+const std::string& TextAssets::template_source() const {
+  return state_->template_source;
+}
+const std::vector<std::int32_t>& TextAssets::end_tokens() const {
+  return state_->end_tokens;
+}
+const Json& TextAssets::sampling_defaults() const {
+  return state_->sampling_defaults;
+}
+
+Result<std::shared_ptr<const TextAssets>> TextAssets::load(
+    const std::filesystem::path& folder, const Json& config, const Json& generation_config,
+    const std::optional<std::string>& chat_template) {
+  const std::filesystem::path file = folder / "tokenizer.json";
+  GLINT_TRY(std::optional<std::string> text, read_if_there(file, kMaxTokenizerBytes));
+  if (!text) {
+    return not_found(fmt::format(
+        "{}: not found; copy the model's tokenizer.json (a Hugging Face fast tokenizer) there",
+        file.string()));
+  }
+  auto assets = std::shared_ptr<TextAssets>(new TextAssets());
+  State& state = *assets->state_;
+  GLINT_TRY(state.tokenizer, Tokenizer::from_json(*text, file.string()));
+  GLINT_TRY_VOID(check_vocabulary(*state.tokenizer, config));
+  GLINT_TRY(const Json tokenizer_config, read_json_if_there(folder / "tokenizer_config.json"));
+  GLINT_TRY(state.end_tokens,
+            find_end_tokens(*state.tokenizer, config, generation_config, tokenizer_config));
+
+  GLINT_TRY(const TemplateTexts texts, find_templates(folder, tokenizer_config, chat_template));
+  GLINT_TRY(state.chat_template, parse_if_there(texts.plain, texts.name));
+  GLINT_TRY(state.tool_chat_template, parse_if_there(texts.tool_use, texts.name + " (tool_use)"));
+  state.template_source = texts.plain ? *texts.plain : texts.tool_use.value_or("");
+  state.token_variables = find_token_variables(tokenizer_config);
+  state.tool_call_token = state.tokenizer->token_id("<tool_call>");
+
+  const std::string model_type = model_type_of(config);
+  if (model_type.starts_with("kimi") || model_type.starts_with("deepseek")) {
+    state.argument_style = ArgumentStyle::kString;
+  }
+  GLINT_TRY(state.sampling_defaults, resolve_sampling_defaults(generation_config, model_type));
+  return std::shared_ptr<const TextAssets>(std::move(assets));
+}
+
+}  // namespace glint
