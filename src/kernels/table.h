@@ -16,6 +16,7 @@ namespace glint {
 
 inline constexpr int kRowBlock = 16;     // rows of packed activations come in blocks of 16
 inline constexpr int kColumnBlock = 32;  // matmul tasks start at multiples of 32 output columns
+inline constexpr int kAttendPage = 64;   // keys behind one page pointer
 inline constexpr int kAttendSpan = 256;  // most keys of one attend call; spans start at multiples of it
 
 // y[r, n] = sum_k x[r, k] w[n, k] for n in [n0, n1), float32 accumulation.
@@ -98,11 +99,12 @@ struct KernelTable {
 
   AttendKernels attend_bf16;
   AttendKernels attend_f32;
-  // Adds the partial result b to a (rows as in AttendArgs): a = a e^(max_a - m) + b e^(max_b - m), m = max of both.
+  // Adds the partial result b to a (rows as in AttendArgs): a = a e^(max_a - m) + b e^(max_b - m), m = max of both;
+  // where both are -inf the row stays empty.
   void (*attend_merge)(int rows, int dv, float* max_a, float* sum_a, float* out_a, std::size_t stride_a, const float* max_b,
                        const float* sum_b, const float* out_b, std::size_t stride_b) noexcept = nullptr;
 
-  // y = w * x / sqrt(mean(x^2) + eps), n values.
+  // y = w * x / sqrt(mean(x^2) + eps), n values; y may be x.
   void (*rms_norm)(const float* x, const float* w, int n, float eps, float* y) noexcept = nullptr;
   // Interleaved pairs (x[2j], x[2j+1]) of n values turned by cos[j], sin[j], in place.
   void (*rope_interleaved)(float* x, const float* cos, const float* sin, int n) noexcept = nullptr;

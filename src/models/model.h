@@ -16,6 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "models/batch.h"
 #include "ops/exec.h"
+#include "ops/matmul.h"
 
 namespace glint {
 
@@ -46,11 +47,13 @@ struct ModelInfo {
   std::vector<std::string> notes;
 };
 
-enum class Compute { kBf16, kF32 };
+// How multi-head latent attention is computed: absorbed reads the cached latents as they are, expanded makes per-head keys
+// and values of them. Equal in exact arithmetic.
+enum class LatentForm { kByCost, kAbsorbed, kExpanded };
 
 struct LoadOptions {
   Compute compute = Compute::kBf16;
-  bool deterministic = false;                                    // pin the absorbed attention form
+  LatentForm latent_form = LatentForm::kByCost;                  // kAbsorbed is what --deterministic pins
   int max_batch_tokens = 512;                                    // sizes the workspace
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;  // bytes bound so far; may be empty
 };

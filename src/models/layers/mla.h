@@ -1,0 +1,76 @@
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): one shared latent and one rope key per token and layer are
+// cached; the per-head up-projection kv_b is absorbed into queries and outputs, or expanded for long prefill chunks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/cache.h"
+#include "models/batch.h"
+#include "models/model.h"
+#include "ops/matmul.h"
+#include "tensor/weight.h"
+
+namespace glint {
+
+struct MlaDims {
+  int hidden_size = 0;
+  int num_heads = 0;
+  int q_lora_rank = 0;
+  int kv_lora_rank = 0;
+  int qk_nope_head_dim = 0;
+  int qk_rope_head_dim = 0;
+  int v_head_dim = 0;
+  float latent_eps = 0;  // of q_a_layernorm and kv_a_layernorm
+
+  int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
+  int cache_width() const { return kv_lora_rank + qk_rope_head_dim; }  // values per token and layer
+};
+
+struct MlaWeights {
+  Weight q_a_proj;                    // [q_lora_rank, hidden]
+  std::vector<float> q_a_layernorm;   // [q_lora_rank]
+  Weight q_b_proj;                    // [heads * qk_head_dim, q_lora_rank], each head nope first, rope last
+  Weight kv_a_proj_with_mqa;          // [kv_lora_rank + rope, hidden]
+  std::vector<float> kv_a_layernorm;  // [kv_lora_rank]
+  Weight kv_b_proj;                   // [heads * (nope + v), kv_lora_rank]
+  Weight o_proj;                      // [hidden, heads * v]
+
+  // Per head, for the absorbed form: the nope rows of kv_b transposed [kv_lora_rank, nope] (a copy of their own, 0.3 %
+  // of a released model), and a view of its value rows [v, kv_lora_rank].
+  std::vector<Weight> k_b_heads;
+  std::vector<Weight> v_b_heads;
+};
+
+// Fills the per-head members from kv_b_proj.
+void split_kv_b(MlaWeights& weights, const MlaDims& dims);
+
+// cos and sin of one step's positions, [tokens, rope / 2] each; interleaved pairs.
+struct RopeAngles {
+  const float* cos = nullptr;
+  const float* sin = nullptr;
+};
+
+// How many tokens' query latents are expanded at once in the absorbed form; bounds memory, not results.
+inline constexpr int kAbsorbTokens = 256;
+
+// The form with fewer multiply-adds for `count` queries at positions [start, start + count).
+LatentForm cheaper_latent_form(const MlaDims& dims, int start, int count);
+
+// What a layer's attention runs with.
+struct MlaStep {
+  const Batch& batch;
+  Cache& cache;
+  int layer;        // of the cache
+  RopeAngles rope;
+  Compute compute;  // kBf16: the cache holds bf16 rows; kF32: float32 rows
+  LatentForm form;
+};
+
+// y = attention(x): x [tokens, hidden] float32, normed by `input_norm` on the way in; y [tokens, hidden] is overwritten.
+// Writes the batch's rows of the cache.
+void mla_attention(Exec& exec, const MlaDims& dims, const MlaWeights& weights, const std::vector<float>& input_norm,
+                   float input_eps, const MlaStep& step, const float* x, float* y);
+
+}  // namespace glint

@@ -1,0 +1,52 @@
+#include "models/registry.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/glm4_moe_lite.h"
+
+namespace glint {
+namespace {
+
+struct Family {
+  std::string_view model_type;
+  Result<ModelInfo> (*describe)(const Checkpoint&);
+  Result<std::unique_ptr<Model>> (*load)(std::shared_ptr<const Checkpoint>, const LoadOptions&);
+};
+
+constexpr Family kFamilies[] = {
+    {"glm4_moe_lite", describe_glm4_moe_lite, load_glm4_moe_lite},
+};
+
+Result<const Family*> find_family(const Checkpoint& checkpoint) {
+  const Json* type = checkpoint.config().find("model_type");
+  if (type == nullptr || !type->is_string()) {
+    return corrupt(fmt::format("{}: config.json has no \"model_type\"; is this a model folder?",
+                               checkpoint.folder().string()));
+  }
+  for (const Family& family : kFamilies) {
+    if (family.model_type == type->as_string()) return &family;
+  }
+  return unsupported(fmt::format("{}: model_type \"{}\" is not supported; supported: {}", checkpoint.folder().string(),
+                                 type->as_string(), fmt::join(supported_model_types(), ", ")));
+}
+
+}  // namespace
+
+Result<ModelInfo> describe_model(const Checkpoint& checkpoint) {
+  GLINT_TRY(const Family* family, find_family(checkpoint));
+  return family->describe(checkpoint);
+}
+
+Result<std::unique_ptr<Model>> load_model(std::shared_ptr<const Checkpoint> checkpoint, const LoadOptions& options) {
+  GLINT_TRY(const Family* family, find_family(*checkpoint));
+  return family->load(std::move(checkpoint), options);
+}
+
+std::vector<std::string> supported_model_types() {
+  std::vector<std::string> types;
+  for (const Family& family : kFamilies) types.emplace_back(family.model_type);
+  return types;
+}
+
+}  // namespace glint

@@ -1,0 +1,49 @@
+// Takes tensors out of a checkpoint by name, shape and dtype, and knows at the end which ones nobody asked for. All
+// problems are collected, so that one refusal lists them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "tensor/weight.h"
+
+namespace glint {
+
+class TensorBinder {
+ public:
+  // progress may be empty; it is called with the bytes bound so far.
+  TensorBinder(const Checkpoint& checkpoint, std::function<void(std::uint64_t)> progress);
+
+  // A matrix [rows, cols]: BF16 and F32 are borrowed as they are, F16 is widened to float32 (with one log line).
+  Weight matrix(const std::string& name, int rows, int cols);
+  // A vector [n] as float32.
+  std::vector<float> vector(const std::string& name, int n);
+  bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
+  // Tensors that are left alone on purpose.
+  void skip(const std::function<bool(std::string_view)>& matches);
+
+  // kCorrupt or kUnsupported listing every missing, misshapen, unsupported or unused tensor.
+  Status finish() const;
+  std::uint64_t bound_bytes() const { return bound_bytes_; }
+
+ private:
+  const TensorRef* take(const std::string& name, std::initializer_list<std::int64_t> shape);
+  void problem(std::string text, bool is_unsupported);
+
+  const Checkpoint& checkpoint_;
+  std::function<void(std::uint64_t)> progress_;
+  std::set<std::string, std::less<>> used_;
+  std::vector<std::string> problems_;
+  bool unsupported_ = false;
+  bool widened_ = false;
+  std::size_t num_problems_ = 0;
+  std::uint64_t bound_bytes_ = 0;
+};
+
+}  // namespace glint

@@ -1,0 +1,213 @@
+#include "ops/attention.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/check.h"
+
+namespace glint {
+namespace {
+
+constexpr int kRowsPerTask = 128;  // query rows that share each span while it is in cache
+constexpr int kPagesPerSpan = kAttendSpan / kAttendPage;
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// A block of queries of one job.
+struct Block {
+  const AttentionJob* job = nullptr;
+  int first = 0, queries = 0;  // queries [first, first + queries)
+  int spans = 0;               // that its last query sees
+  int rows() const { return queries * job->rows_per_query; }
+};
+
+// The partial result of some rows: what attend() writes and attend_merge() adds.
+struct Partial {
+  float* max = nullptr;
+  float* sum = nullptr;
+  float* out = nullptr;
+};
+
+std::size_t partial_floats(int rows, int dv) {
+  return static_cast<std::size_t>(rows) * (static_cast<std::size_t>(dv) + 2);
+}
+
+Partial partial_at(float* memory, int rows) { return {memory, memory + rows, memory + 2 * rows}; }
+
+void clear(const Partial& partial, int rows, int dv) {
+  std::fill_n(partial.max, rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(partial.sum, rows, 0.0f);
+  std::fill_n(partial.out, static_cast<std::size_t>(rows) * static_cast<std::size_t>(dv), 0.0f);
+}
+
+// Scratch of one task: dense query rows, the visible counts, two partials, and what the kernel wants.
+struct TaskScratch {
+  std::byte* q = nullptr;
+  std::int32_t* visible = nullptr;
+  Partial total, part;
+  std::byte* kernel = nullptr;
+};
+
+class Layout {
+ public:
+  Layout(int rows, int dk, int dv, std::size_t element_bytes, std::size_t kernel_bytes) : rows_(rows) {
+    q_ = align(static_cast<std::size_t>(rows) * static_cast<std::size_t>(dk) * element_bytes);
+    visible_ = align(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
+    partial_ = align(partial_floats(rows, dv) * sizeof(float));
+    kernel_ = align(kernel_bytes);
+  }
+  std::size_t bytes() const { return q_ + visible_ + 2 * partial_ + kernel_; }
+  TaskScratch at(std::byte* base) const {
+    TaskScratch scratch;
+    scratch.q = base;
+    scratch.visible = reinterpret_cast<std::int32_t*>(base + q_);
+    scratch.total = partial_at(reinterpret_cast<float*>(base + q_ + visible_), rows_);
+    scratch.part = partial_at(reinterpret_cast<float*>(base + q_ + visible_ + partial_), rows_);
+    scratch.kernel = base + q_ + visible_ + 2 * partial_;
+    return scratch;
+  }
+
+ private:
+  static std::size_t align(std::size_t n) { return (n + 63) / 64 * 64; }
+  int rows_;
+  std::size_t q_ = 0, visible_ = 0, partial_ = 0, kernel_ = 0;
+};
+
+void gather_queries(const Block& block, std::size_t element_bytes, std::byte* out) {
+  const AttentionJob& job = *block.job;
+  const auto* q = static_cast<const std::byte*>(job.q);
+  const std::size_t row_bytes = static_cast<std::size_t>(job.dk) * element_bytes;
+  for (int query = block.first; query < block.first + block.queries; ++query) {
+    for (int row = 0; row < job.rows_per_query; ++row) {
+      std::memcpy(out, q + (static_cast<std::size_t>(query) * job.q_stride +
+                            static_cast<std::size_t>(row) * job.q_row_stride) * element_bytes, row_bytes);
+      out += row_bytes;
+    }
+  }
+}
+
+// The partial result of `block` over span `span`.
+void attend_span(const AttendKernels& kernels, const Block& block, int span, const TaskScratch& scratch,
+                 const Partial& out) {
+  const AttentionJob& job = *block.job;
+  AttendArgs args;
+  args.q = scratch.q;
+  args.q_stride = static_cast<std::size_t>(job.dk);
+  args.rows = block.rows();
+  args.visible = scratch.visible;
+  std::int32_t* visible = scratch.visible;
+  for (int query = block.first; query < block.first + block.queries; ++query) {
+    const int keys = std::clamp(job.start + query + 1 - span * kAttendSpan, 0, kAttendSpan);
+    for (int row = 0; row < job.rows_per_query; ++row) *visible++ = keys;
+    args.num_keys = std::max(args.num_keys, keys);
+  }
+  args.k_pages = job.kv.k_pages.data() + static_cast<std::ptrdiff_t>(span) * kPagesPerSpan;
+  args.k_stride = job.kv.k_stride;
+  args.v_pages = job.kv.v_pages.data() + static_cast<std::ptrdiff_t>(span) * kPagesPerSpan;
+  args.v_stride = job.kv.v_stride;
+  args.dk = job.dk;
+  args.dv = job.dv;
+  args.scale = job.scale;
+  args.max = out.max;
+  args.sum = out.sum;
+  args.out = out.out;
+  args.out_stride = static_cast<std::size_t>(job.dv);
+  args.scratch = scratch.kernel;
+  kernels.attend(args);
+}
+
+void merge(const KernelTable& table, int rows, int dv, const Partial& into, const Partial& from) {
+  const auto stride = static_cast<std::size_t>(dv);
+  table.attend_merge(rows, dv, into.max, into.sum, into.out, stride, from.max, from.sum, from.out, stride);
+}
+
+void write_out(const KernelTable& table, const Block& block, const Partial& total) {
+  const AttentionJob& job = *block.job;
+  int r = 0;
+  for (int query = block.first; query < block.first + block.queries; ++query) {
+    for (int row = 0; row < job.rows_per_query; ++row, ++r) {
+      float* out = job.out + static_cast<std::size_t>(query) * job.out_stride +
+                   static_cast<std::size_t>(row) * job.out_row_stride;
+      table.scale_to_f32(total.out + static_cast<std::size_t>(r) * static_cast<std::size_t>(job.dv),
+                         1.0f / total.sum[r], job.dv, out);
+    }
+  }
+}
+
+}  // namespace
+
+void attend(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
+            std::span<const AttentionJob> jobs) {
+  if (jobs.empty()) return;
+  Workspace::Scope scope(exec.workspace);
+  const int dk = jobs[0].dk, dv = jobs[0].dv;
+  std::size_t num_blocks = 0;
+  int max_rows = 0;
+  const auto queries_per_block = [](const AttentionJob& job) {
+    return std::max(1, kRowsPerTask / job.rows_per_query);
+  };
+  for (const AttentionJob& job : jobs) {
+    GLINT_CHECK(job.dk == dk && job.dv == dv);
+    num_blocks += static_cast<std::size_t>(ceil_div(job.num_queries, queries_per_block(job)));
+    max_rows = std::max(max_rows, std::min(queries_per_block(job), job.num_queries) * job.rows_per_query);
+  }
+  auto* blocks = exec.workspace.array<Block>(num_blocks);
+  std::size_t b = 0;
+  for (const AttentionJob& job : jobs) {
+    for (int first = 0; first < job.num_queries; first += queries_per_block(job)) {
+      const int queries = std::min(queries_per_block(job), job.num_queries - first);
+      blocks[b++] = {&job, first, queries, ceil_div(job.start + first + queries, kAttendSpan)};
+    }
+  }
+  const Layout layout(max_rows, dk, dv, element_bytes, kernels.scratch_bytes(max_rows, dk, dv));
+  WorkerScratch workers(exec, layout.bytes());
+
+  const auto run_block = [&](const Block& block, int worker) {
+    const TaskScratch scratch = layout.at(workers.of(worker));
+    gather_queries(block, element_bytes, scratch.q);
+    clear(scratch.total, block.rows(), dv);
+    for (int span = 0; span < block.spans; ++span) {
+      attend_span(kernels, block, span, scratch, scratch.part);
+      merge(exec.kernels, block.rows(), dv, scratch.total, scratch.part);
+    }
+    write_out(exec.kernels, block, scratch.total);
+  };
+  // Enough blocks for the team: each walks its spans. Few (decode): a task per span, then a merge in the same order.
+  const auto threads = static_cast<std::size_t>(exec.pool.num_threads());
+  if (threads == 1 || num_blocks >= 4 * threads) {
+    // Later blocks see more keys: the longest first leaves no straggler.
+    exec.pool.run(num_blocks, [&](std::size_t task, int worker) { run_block(blocks[num_blocks - 1 - task], worker); });
+    return;
+  }
+  auto* first_task = exec.workspace.array<std::size_t>(num_blocks + 1);
+  auto* partials = exec.workspace.array<float*>(num_blocks);
+  first_task[0] = 0;
+  for (std::size_t i = 0; i < num_blocks; ++i) {
+    first_task[i + 1] = first_task[i] + static_cast<std::size_t>(blocks[i].spans);
+    partials[i] = exec.workspace.array<float>(partial_floats(blocks[i].rows(), dv) *
+                                              static_cast<std::size_t>(blocks[i].spans));
+  }
+  const auto partial_of = [&](std::size_t block, int span) {
+    const int rows = blocks[block].rows();
+    return partial_at(partials[block] + partial_floats(rows, dv) * static_cast<std::size_t>(span), rows);
+  };
+  exec.pool.run(first_task[num_blocks], [&](std::size_t task, int worker) {
+    const auto i = static_cast<std::size_t>(
+        std::upper_bound(first_task, first_task + num_blocks + 1, task) - first_task) - 1;
+    const TaskScratch scratch = layout.at(workers.of(worker));
+    gather_queries(blocks[i], element_bytes, scratch.q);
+    const int span = static_cast<int>(task - first_task[i]);
+    attend_span(kernels, blocks[i], span, scratch, partial_of(i, span));
+  });
+  exec.pool.run(num_blocks, [&](std::size_t i, int worker) {
+    const TaskScratch scratch = layout.at(workers.of(worker));
+    clear(scratch.total, blocks[i].rows(), dv);
+    for (int span = 0; span < blocks[i].spans; ++span) {
+      merge(exec.kernels, blocks[i].rows(), dv, scratch.total, partial_of(i, span));
+    }
+    write_out(exec.kernels, blocks[i], scratch.total);
+  });
+}
+
+}  // namespace glint

@@ -1,0 +1,126 @@
+#include "ops/matmul.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace glint {
+namespace {
+
+constexpr int kCacheBudget = 1 << 20;  // bytes of packed activations a task keeps hot
+constexpr int kTasksPerThread = 4;
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+int round_up(int a, int b) { return ceil_div(a, b) * b; }
+
+// How one product is cut: row tasks x column tasks.
+struct Split {
+  int rows = 0, columns = 0;
+  int row_tasks = 0, column_tasks = 0;
+  std::size_t tasks() const { return static_cast<std::size_t>(row_tasks) * static_cast<std::size_t>(column_tasks); }
+};
+
+Split split_product(int rows, int columns, int k, int num_threads) {
+  Split split;
+  split.rows = rows_per_task(rows, k);
+  split.row_tasks = ceil_div(rows, split.rows);
+  split.columns = columns_per_task(columns, split.row_tasks, num_threads);
+  split.column_tasks = ceil_div(columns, split.columns);
+  return split;
+}
+
+}  // namespace
+
+const MatmulKernels& matmul_kernels(const KernelTable& table, QuantFormat format, Compute compute) {
+  if (format == QuantFormat::kF32) return table.f32;
+  return compute == Compute::kF32 ? table.bf16_f32 : table.bf16;
+}
+
+int rows_per_task(int rows, int k) {
+  const int fit = kCacheBudget / (2 * std::max(k, 1)) / (2 * kRowBlock) * (2 * kRowBlock);
+  return std::clamp(fit, 2 * kRowBlock, std::max(2 * kRowBlock, round_up(rows, 2 * kRowBlock)));
+}
+
+int columns_per_task(int columns, int row_tasks, int num_threads) {
+  const int wanted = std::max(1, ceil_div(kTasksPerThread * num_threads, std::max(row_tasks, 1)));
+  return std::max(kColumnBlock, round_up(ceil_div(columns, wanted), kColumnBlock));
+}
+
+WorkerScratch::WorkerScratch(Exec& exec, std::size_t bytes_per_worker)
+    : stride_((bytes_per_worker + 63) / 64 * 64),
+      base_(exec.workspace.bytes(stride_ * static_cast<std::size_t>(exec.pool.num_threads()))) {}
+
+Activations allocate_activations(Exec& exec, const MatmulKernels& kernels, int rows, int k) {
+  return {&kernels, exec.workspace.bytes(kernels.packed_bytes(round_up(rows, kRowBlock), k)), rows, k};
+}
+
+Activations pack(Exec& exec, const MatmulKernels& kernels, const float* x, std::size_t x_stride, int rows, int k) {
+  Activations packed = allocate_activations(exec, kernels, rows, k);
+  exec.pool.run(static_cast<std::size_t>(ceil_div(rows, kRowBlock)), [&](std::size_t task, int) {
+    const int first = static_cast<int>(task) * kRowBlock;
+    kernels.pack(x + static_cast<std::size_t>(first) * x_stride, x_stride, nullptr,
+                 std::min(kRowBlock, rows - first), k, packed.data + kernels.packed_bytes(first, k));
+  });
+  return packed;
+}
+
+Activations rms_norm_pack(Exec& exec, const MatmulKernels& kernels, const float* x, std::size_t x_stride,
+                          const float* weight, float eps, int rows, int k, float* normed) {
+  Activations packed = allocate_activations(exec, kernels, rows, k);
+  const std::size_t width = static_cast<std::size_t>(k);
+  if (normed == nullptr) normed = exec.workspace.array<float>(static_cast<std::size_t>(rows) * width);
+  exec.pool.run(static_cast<std::size_t>(ceil_div(rows, kRowBlock)), [&](std::size_t task, int) {
+    const int first = static_cast<int>(task) * kRowBlock;
+    const int count = std::min(kRowBlock, rows - first);
+    for (int r = first; r < first + count; ++r) {
+      exec.kernels.rms_norm(x + static_cast<std::size_t>(r) * x_stride, weight, k, eps,
+                            normed + static_cast<std::size_t>(r) * width);
+    }
+    kernels.pack(normed + static_cast<std::size_t>(first) * width, width, nullptr, count, k,
+                 packed.data + kernels.packed_bytes(first, k));
+  });
+  return packed;
+}
+
+void matmul(Exec& exec, std::span<const MatmulJob> jobs) {
+  Workspace::Scope scope(exec.workspace);
+  const int num_threads = exec.pool.num_threads();
+  auto* splits = exec.workspace.array<Split>(jobs.size());
+  auto* first_task = exec.workspace.array<std::size_t>(jobs.size() + 1);
+  std::size_t scratch = 0;
+  first_task[0] = 0;
+  // Many jobs share the region's tasks, so each is cut less finely.
+  const int share = std::max(1, ceil_div(num_threads, static_cast<int>(std::min<std::size_t>(jobs.size(), 64))));
+  for (std::size_t j = 0; j < jobs.size(); ++j) {
+    const MatmulJob& job = jobs[j];
+    GLINT_CHECK(job.weight->cols() == static_cast<std::size_t>(job.x.k));
+    splits[j] = split_product(job.x.rows, static_cast<int>(job.weight->rows()), job.x.k, share);
+    first_task[j + 1] = first_task[j] + splits[j].tasks();
+    scratch = std::max(scratch, job.x.kernels->scratch_bytes(job.x.k));
+  }
+  WorkerScratch workers(exec, scratch);
+  exec.pool.run(first_task[jobs.size()], [&](std::size_t task, int worker) {
+    const std::size_t j =
+        static_cast<std::size_t>(std::upper_bound(first_task, first_task + jobs.size() + 1, task) - first_task) - 1;
+    const MatmulJob& job = jobs[j];
+    const Split& split = splits[j];
+    const int local = static_cast<int>(task - first_task[j]);
+    // Column tasks of one row block are neighbours: a core that takes several in turn finds its rows in cache.
+    const int row = local / split.column_tasks * split.rows;
+    const int column = local % split.column_tasks * split.columns;
+    MatmulArgs args;
+    args.x = job.x.block(row);
+    args.rows = std::min(split.rows, job.x.rows - row);
+    args.k = job.x.k;
+    args.w = job.weight->data();
+    args.w_stride = job.weight->row_bytes();
+    args.n0 = column;
+    args.n1 = std::min(column + split.columns, static_cast<int>(job.weight->rows()));
+    args.y = job.y + static_cast<std::size_t>(row) * job.y_stride;
+    args.y_stride = job.y_stride;
+    args.scratch = workers.of(worker);
+    job.x.kernels->matmul(args);
+  });
+}
+
+}  // namespace glint
