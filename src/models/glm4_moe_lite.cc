@@ -291,6 +291,7 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
                     {"v_head_dim", c.mla.v_head_dim, false},
                     {"kv_lora_rank", c.mla.kv_lora_rank, false},
                     {"cache_width", c.mla.cache_width(), true}};
+  info.cache = {"mla_latent", c.num_layers, size(c.mla.cache_width()) * sizeof(bf16)};
   info.mtp_layers = c.mtp_layers;
   const Counts counts = count_parameters(c);
   info.total_parameters = counts.total;
@@ -487,6 +488,14 @@ void Glm4MoeLite::run(Exec& exec, Cache& cache, const Batch& batch, std::span<fl
 Result<ModelInfo> describe_glm4_moe_lite(const Checkpoint& checkpoint) {
   GLINT_TRY(const Config config, parse_config(checkpoint.config()));
   return describe(config, checkpoint);
+}
+
+Status check_glm4_moe_lite(const Checkpoint& checkpoint) {
+  GLINT_TRY(const Config config, parse_config(checkpoint.config()));
+  TensorBinder binder(checkpoint, {});
+  const Weights weights = bind_all(binder, config);
+  GLINT_TRY_VOID(binder.finish());
+  return check_formats(weights);
 }
 
 Result<std::unique_ptr<Model>> load_glm4_moe_lite(std::shared_ptr<const Checkpoint> checkpoint,

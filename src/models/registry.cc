@@ -11,11 +11,12 @@ namespace {
 struct Family {
   std::string_view model_type;
   Result<ModelInfo> (*describe)(const Checkpoint&);
+  Status (*check)(const Checkpoint&);
   Result<std::unique_ptr<Model>> (*load)(std::shared_ptr<const Checkpoint>, const LoadOptions&);
 };
 
 constexpr Family kFamilies[] = {
-    {"glm4_moe_lite", describe_glm4_moe_lite, load_glm4_moe_lite},
+    {"glm4_moe_lite", describe_glm4_moe_lite, check_glm4_moe_lite, load_glm4_moe_lite},
 };
 
 Result<const Family*> find_family(const Checkpoint& checkpoint) {
@@ -36,6 +37,11 @@ Result<const Family*> find_family(const Checkpoint& checkpoint) {
 Result<ModelInfo> describe_model(const Checkpoint& checkpoint) {
   GLINT_TRY(const Family* family, find_family(checkpoint));
   return family->describe(checkpoint);
+}
+
+Status check_model(const Checkpoint& checkpoint) {
+  GLINT_TRY(const Family* family, find_family(checkpoint));
+  return family->check(checkpoint);
 }
 
 Result<std::unique_ptr<Model>> load_model(std::shared_ptr<const Checkpoint> checkpoint, const LoadOptions& options) {

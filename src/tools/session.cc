@@ -118,6 +118,9 @@ Result<SessionPlan> plan_session(SessionOptions options) {
   GLINT_TRY_MODEL(const ModelFolder folder, model_folder(options.model));
   GLINT_TRY_MODEL(plan.checkpoint, Checkpoint::open(folder.path()));
   GLINT_TRY_MODEL(plan.info, describe_model(*plan.checkpoint));
+  if (const Status checked = check_model(*plan.checkpoint); !checked) {
+    return as_refusal(checked.error());
+  }
   if (options.text) {
     GLINT_TRY(plan.text, load_text(*plan.checkpoint, options.chat_template));
   }
@@ -147,7 +150,7 @@ Result<std::unique_ptr<Session>> load_session(
       Exec{kernel_table(session->plan.isa), *session->pool, session->workspace});
   LoadOptions load;
   load.compute = options.compute == "f32" ? Compute::kF32 : Compute::kBf16;
-  load.deterministic = options.deterministic;
+  if (options.deterministic) load.latent_form = LatentForm::kAbsorbed;
   load.max_batch_tokens = std::max(options.chunk, options.max_sequences);
   load.progress = std::move(progress);
   GLINT_TRY_MODEL(session->model, load_model(session->plan.checkpoint, load));

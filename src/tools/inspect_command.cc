@@ -1,0 +1,286 @@
+// `glint inspect`: what a model is, what it costs, and whether it will run. Reads headers only.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "models/registry.h"
+#include "tools/commands.h"
+#include "tools/demo_model.h"
+#include "tools/options.h"
+#include "tools/program.h"
+
+namespace glint {
+namespace {
+
+struct InspectOptions {
+  std::string model;
+  bool json = false;
+  int context = 0;
+  int parallel = 1;
+  SessionOptions session;  // for --isa, --threads, --memory
+  LogOptions log;
+};
+
+struct Report {
+  std::string model_type = "unknown";
+  std::optional<ModelInfo> info;
+  std::vector<std::string> notes;
+  std::string refusal;  // empty: it runs
+  std::string isa;
+  int threads = 0;
+  CpuBudget cpus;
+  AvailableMemory memory;
+  int context = 0;
+  int parallel = 1;
+  bool has_weights = false;
+
+  std::uint64_t bytes_per_token() const { return info ? info->cache.bytes_per_token() : 0; }
+  std::uint64_t bytes_per_sequence() const {
+    return bytes_per_token() * static_cast<std::uint64_t>(context);
+  }
+  std::uint64_t cache_bytes() const {
+    return bytes_per_sequence() * static_cast<std::uint64_t>(parallel);
+  }
+};
+
+void declare(Flags& flags, InspectOptions* options) {
+  flags.positional("MODEL", &options->model,
+                   "a Hugging Face folder, a bare config.json, or demo (the default)");
+  flags.group("Options");
+  flags.toggle("--json", &options->json, "one object for machines");
+  flags.integer("-c,--context,--ctx", &options->context, "N",
+                "what the cache costs for N tokens (default: the model's longest)", 1);
+  flags.integer("--parallel", &options->parallel, "N", "times N sequences, also -np (default 1)",
+                1);
+  flags.text("--isa", &options->session.isa, "NAME", "as in the other commands");
+  flags.integer("-t,--threads", &options->session.threads, "N", "as in the other commands", 1,
+                4096);
+  declare_log(flags, &options->log);
+}
+
+void inspect_text(const std::filesystem::path& folder, const Checkpoint& checkpoint,
+                  Report* report) {
+  if (!std::filesystem::exists(folder / "tokenizer.json")) {
+    report->notes.push_back(
+        "there is no tokenizer.json: chat, run, serve and tokenize will refuse this folder; score "
+        "--ids and "
+        "bench work");
+    return;
+  }
+  const auto text = TextAssets::load(folder, checkpoint.config(), checkpoint.generation_config());
+  if (!text) {
+    report->refusal = text.error().message;
+  } else if (!(*text)->has_template()) {
+    report->notes.push_back(
+        "there is no chat template: chat needs --chat-template FILE, run --raw works without");
+  }
+}
+
+void inspect_memory(const Report& report, std::vector<std::string>* notes) {
+  const std::uint64_t needed = report.info->weight_bytes + report.cache_bytes();
+  if (!report.has_weights || needed <= report.memory.bytes) return;
+  notes->push_back(fmt::format(
+      "weights and this cache need {}, but {} gives {}: choose a smaller --ctx or fewer sequences",
+      format_bytes(static_cast<double>(needed)), report.memory.source,
+      format_bytes(static_cast<double>(report.memory.bytes))));
+}
+
+void inspect_model(const std::filesystem::path& path, const InspectOptions& options,
+                   Report* report) {
+  const auto checkpoint = Checkpoint::open(path, false);
+  if (!checkpoint) {
+    report->refusal = checkpoint.error().message;
+    return;
+  }
+  if (const Json* type = (*checkpoint)->config().find("model_type"); type && type->is_string()) {
+    report->model_type = type->as_string();
+  }
+  report->has_weights = (*checkpoint)->has_weights();
+  auto info = describe_model(**checkpoint);
+  if (!info) {
+    report->refusal = info.error().message;
+    return;
+  }
+  report->info = std::move(*info);
+  report->notes = report->info->notes;
+  report->context = options.context > 0 ? options.context : report->info->max_position_embeddings;
+  if (report->context > report->info->max_position_embeddings) {
+    report->notes.push_back(
+        fmt::format("{} tokens are more than the {} positions the model was made for",
+                    report->context, report->info->max_position_embeddings));
+  }
+  if (!report->has_weights) {
+    report->notes.push_back("there are no weights here: only what config.json says is reported");
+    return;
+  }
+  if (const Status checked = check_model(**checkpoint); !checked) {
+    report->refusal = checked.error().message;
+    return;
+  }
+  inspect_text(path, **checkpoint, report);
+  inspect_memory(*report, &report->notes);
+}
+
+Json heads_json(const ModelInfo& info) {
+  Json heads;
+  heads.set("num_heads", info.num_heads);
+  heads.set("num_kv_heads", info.num_kv_heads);
+  for (const ModelInfo::HeadDim& dim : info.head_dims) heads.set(dim.name, dim.value);
+  return heads;
+}
+
+void add_model_json(const Report& report, Json* json) {
+  const ModelInfo& info = *report.info;
+  Json attention, cache, parameters, weights, mtp;
+  attention.set("class", info.attention_class);
+  attention.set("why", info.attention_why);
+  cache.set("format", "bf16");
+  cache.set("bytes_per_token", report.bytes_per_token());
+  cache.set("bytes_per_sequence", report.bytes_per_sequence());
+  cache.set("total_bytes", report.cache_bytes());
+  cache.set("tokens", report.context);
+  cache.set("sequences", report.parallel);
+  parameters.set("total", info.total_parameters);
+  parameters.set("active", info.active_parameters);
+  parameters.set("mtp", info.mtp_parameters);
+  weights.set("format", info.weight_format);
+  weights.set("bytes", info.weight_bytes);
+  weights.set("active_bytes", info.active_weight_bytes);
+  mtp.set("layers", info.mtp_layers);
+  mtp.set("present", info.mtp_present);
+  mtp.set("used", false);
+  json->set("family", info.family);
+  json->set("layers", info.num_layers);
+  json->set("hidden_size", info.hidden_size);
+  json->set("vocab_size", info.vocab_size);
+  json->set("attention", std::move(attention));
+  json->set("heads", heads_json(info));
+  json->set("kv_cache", std::move(cache));
+  json->set("parameters", std::move(parameters));
+  json->set("quantization", info.weight_format.empty() ? Json() : Json(info.weight_format));
+  json->set("weights", std::move(weights));
+  json->set("mtp", std::move(mtp));
+  json->set("context", info.max_position_embeddings);
+}
+
+void print_json(const Report& report) {
+  Json json;
+  json.set("model_type", report.model_type);
+  if (report.info) add_model_json(report, &json);
+  Json machine;
+  machine.set("isa", report.isa);
+  machine.set("threads", report.threads);
+  machine.set("available_memory", report.memory.bytes);
+  json.set("machine", std::move(machine));
+  json.set("verdict", report.refusal.empty() ? "ok" : "refused");
+  if (!report.refusal.empty()) json.set("reason", report.refusal);
+  Json notes(Json::Array{});
+  for (const std::string& note : report.notes) notes.push_back(note);
+  json.set("notes", std::move(notes));
+  std::puts(json.dump(2).c_str());
+}
+
+void print_line(std::string_view name, const std::string& value) {
+  std::puts(fmt::format("{:<12} {}", name, value).c_str());
+}
+
+std::string millions(std::uint64_t count) {
+  const auto number = static_cast<double>(count);
+  return number >= 1e9 ? fmt::format("{:.2f} B", number / 1e9)
+                       : fmt::format("{:.2f} M", number / 1e6);
+}
+
+std::string grouped(std::uint64_t number) {
+  std::string digits = fmt::format("{}", number);
+  for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
+  return digits;
+}
+
+void print_model(const Report& report) {
+  const ModelInfo& info = *report.info;
+  print_line("Model", fmt::format("{} ({})", info.family, info.model_type));
+  print_line("Parameters",
+             fmt::format("{} in all, {} active per token{}", millions(info.total_parameters),
+                         millions(info.active_parameters),
+                         info.mtp_parameters > 0
+                             ? fmt::format("; MTP {} more", millions(info.mtp_parameters))
+                             : ""));
+  print_line("Layers", fmt::format("{} of width {}, vocabulary {}", info.num_layers,
+                                   info.hidden_size, info.vocab_size));
+  print_line("Attention", fmt::format("{}: {}", info.attention_class, info.attention_why));
+  std::string dims = fmt::format("{} heads", info.num_heads);
+  for (const ModelInfo::HeadDim& dim : info.head_dims) {
+    dims += fmt::format(", {} {}{}", dim.name, dim.value, dim.derived ? " (derived)" : "");
+  }
+  print_line("Heads", dims);
+  if (report.has_weights) {
+    print_line("Weights", fmt::format("{}, {}; {} read per token at batch 1", info.weight_format,
+                                      format_bytes(static_cast<double>(info.weight_bytes)),
+                                      format_bytes(static_cast<double>(info.active_weight_bytes))));
+  }
+  print_line("KV cache", fmt::format("bf16, {} bytes per token; {} sequence{} of {} tokens: {}",
+                                     grouped(report.bytes_per_token()), report.parallel,
+                                     report.parallel == 1 ? "" : "s", report.context,
+                                     format_bytes(static_cast<double>(report.cache_bytes()))));
+  print_line("MTP", info.mtp_layers == 0
+                        ? "none"
+                        : fmt::format("{} layer{} {}, not used by this version", info.mtp_layers,
+                                      info.mtp_layers == 1 ? "" : "s",
+                                      info.mtp_present ? "present" : "declared, without weights"));
+  print_line("Context", fmt::format("up to {} tokens", info.max_position_embeddings));
+}
+
+void print_text(const Report& report) {
+  if (report.info) {
+    print_model(report);
+  } else {
+    print_line("Model", report.model_type);
+  }
+  print_line("Machine",
+             fmt::format("{}, {} threads ({}), {} of memory ({})", report.isa, report.threads,
+                         report.cpus.why, format_bytes(static_cast<double>(report.memory.bytes)),
+                         report.memory.source));
+  for (const std::string& note : report.notes) print_line("Note", note);
+  print_line("Verdict", report.refusal.empty() ? "ok" : "refused: " + report.refusal);
+}
+
+int run(const InspectOptions& options) {
+  start_log(options.log, LogLevel::kWarn);
+  Report report;
+  const auto isa = choose_isa(options.session.isa);
+  if (!isa) return complain("--isa: " + isa.error().message, kExitUsage);
+  report.isa = isa_name(*isa);
+  report.cpus = cpu_budget();
+  report.threads = options.session.threads > 0 ? options.session.threads : report.cpus.threads;
+  report.memory = available_memory();
+  report.parallel = options.parallel;
+  const auto folder = model_folder(options.model);
+  if (!folder) return complain(folder.error().message, kExitRefused);
+  inspect_model(folder->path(), options, &report);
+  if (options.json) {
+    print_json(report);
+  } else {
+    print_text(report);
+  }
+  if (report.refusal.empty()) return kExitOk;
+  return options.json ? complain(report.refusal, kExitRefused) : kExitRefused;
+}
+
+}  // namespace
+
+Command inspect_command() {
+  auto options = std::make_shared<InspectOptions>();
+  return {.name = "inspect",
+          .summary = "what a model is, what it costs, and whether it will run",
+          .usage = "[MODEL] [options]",
+          .notes = "The exit code is 3 when the model would be refused.",
+          .examples = {"glint inspect ./GLM-4.7-Flash --context 32768 --parallel 4",
+                       "glint inspect config.json --json"},
+          .declare = [options](Flags& flags) { declare(flags, options.get()); },
+          .run = [options] { return run(*options); }};
+}
+
+}  // namespace glint
