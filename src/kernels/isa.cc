@@ -12,6 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels/avx2/avx2.h"
+#include "kernels/avx512/avx512.h"
 #if __has_include("kernels/amx/amx.h")
 #include "kernels/amx/amx.h"
 #define GLINT_HAVE_AMX 1
@@ -76,11 +78,11 @@ bool available(Isa isa) {
     case Isa::kScalar:
       return true;
     case Isa::kAvx2:
-      return false && avx2;
+      return avx2;
     case Isa::kAvx512:
-      return false && avx512;
+      return avx512;
     case Isa::kAvx512Bf16:
-      return false && avx512_bf16;
+      return avx512_bf16;
     case Isa::kAmx:
 #ifdef GLINT_HAVE_AMX
       return avx512_bf16 && (states & kTileStates) == kTileStates && bit(leaf7.edx, 22) &&
@@ -157,6 +159,9 @@ Result<Isa> choose_isa(std::string_view name) {
 
 const KernelTable& kernel_table(Isa isa) {
 #if defined(__x86_64__)
+  if (isa == Isa::kAvx2) return avx2_table();
+  if (isa == Isa::kAvx512) return avx512_table();
+  if (isa == Isa::kAvx512Bf16) return avx512bf16_table();
 #ifdef GLINT_HAVE_AMX
   if (isa == Isa::kAmx) return amx_table();
 #endif

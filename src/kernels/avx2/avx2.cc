@@ -1,0 +1,51 @@
+#include "kernels/avx2/avx2.h"
+
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "kernels/table.h"
+#include "kernels/target.h"
+
+GLINT_TARGET_BEGIN("avx2,fma")
+
+#include "kernels/attend-inl.h"
+#include "kernels/avx2/vec256-inl.h"
+#include "kernels/matmul-inl.h"
+
+namespace glint {
+namespace {
+
+using F32 = F32Format<Vec256>;
+using Bf16 = Bf16Format<Vec256, true>;
+using Bf16Wide = Bf16Format<Vec256, false>;
+
+KernelTable make_table() {
+  KernelTable table;
+  table.isa = Isa::kAvx2;
+  table.bf16 = Matmul<Bf16>::kernels();
+  table.bf16_f32 = Matmul<Bf16Wide>::kernels();
+  table.f32 = Matmul<F32>::kernels();
+  table.attend_bf16 = Attend<Bf16, Bf16>::kernels();
+  table.attend_f32 = Attend<F32, F32>::kernels();
+  Elementwise<Vec256>::fill(table);
+  return table;
+}
+
+}  // namespace
+}  // namespace glint
+
+GLINT_TARGET_END
+
+namespace glint {
+
+const KernelTable& avx2_table() {
+  static const KernelTable table = make_table();
+  return table;
+}
+
+}  // namespace glint

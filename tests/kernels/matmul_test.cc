@@ -1,0 +1,322 @@
+#include <algorithm>
+
+#include "kernel_test.h"
+
+namespace glint::test {
+namespace {
+
+struct Format {
+  const char* name;
+  MatmulKernels KernelTable::* kernels;
+  bool bf16_weights;
+  bool bf16_activations;
+};
+constexpr Format kFormats[] = {{"bf16", &KernelTable::bf16, true, true},
+                               {"bf16_f32", &KernelTable::bf16_f32, true, false},
+                               {"f32", &KernelTable::f32, false, false}};
+
+float activation(const Format& format, float value) {
+  return format.bf16_activations ? bf16::from_float(value).to_float() : value;
+}
+
+Block pack(const MatmulKernels& kernels, const std::vector<float>& x, int rows, int k,
+           const std::int32_t* row_index = nullptr) {
+  Block packed(kernels.packed_bytes(rows, k));
+  kernels.pack(x.data(), static_cast<std::size_t>(k), row_index, rows, k, packed.data());
+  return packed;
+}
+
+MatmulArgs arguments(const void* x, int rows, int k, const StoredMatrix& w, int n0, int n1,
+                     float* y, std::size_t y_stride, Block& scratch) {
+  MatmulArgs a;
+  a.x = x;
+  a.rows = rows;
+  a.k = k;
+  a.w = w.data();
+  a.w_stride = w.stride();
+  a.n0 = n0;
+  a.n1 = n1;
+  a.y = y;
+  a.y_stride = y_stride;
+  a.scratch = scratch.data();
+  return a;
+}
+
+std::vector<float> matmul(const MatmulKernels& kernels, const void* x, int rows, int k,
+                          const StoredMatrix& w, int n) {
+  std::vector<float> y(static_cast<std::size_t>(rows) * static_cast<std::size_t>(n), kNan);
+  Block scratch(kernels.scratch_bytes(k));
+  kernels.matmul(arguments(x, rows, k, w, 0, n, y.data(), static_cast<std::size_t>(n), scratch));
+  return y;
+}
+
+// sum |x w|: what the rounding error of a product is proportional to.
+struct Product {
+  double value = 0;
+  double magnitude = 0;
+};
+Product product(const Format& format, const float* x, const StoredMatrix& w, int n, int k) {
+  Product p;
+  for (int i = 0; i < k; ++i) {
+    const double term =
+        static_cast<double>(activation(format, x[i])) * static_cast<double>(w.get(n, i));
+    p.value += term;
+    p.magnitude += std::abs(term);
+  }
+  return p;
+}
+// k products and k additions, each rounded once, in whatever order.
+double product_tolerance(const Product& p, int k) {
+  return p.magnitude * (k + 1) * kFloatEpsilon;
+}
+
+using MatmulTest = KernelTest;
+
+TEST_P(MatmulTest, every_shape_agrees_with_double_precision) {
+  Random random(1);
+  for (const Format& format : kFormats) {
+    const MatmulKernels& kernels = table.*format.kernels;
+    for (const int k : {1, 3, 8, 17, 31, 32, 40, 96, 576, 2048}) {
+      for (const int n : {1, 3, 17, 32, 33, 576}) {
+        const std::size_t misalignment = format.bf16_weights ? 2 : 4;
+        const StoredMatrix w =
+            StoredMatrix::random(random, n, k, format.bf16_weights, n % 3, misalignment);
+        for (const int rows : {1, 2, 3, 5, 16, 17, 33, 64}) {
+          if (static_cast<std::int64_t>(rows) * k * n > 1200000) continue;
+          const std::vector<float> x = random.floats(static_cast<std::size_t>(rows * k));
+          Block packed = pack(kernels, x, rows, k);
+          const std::vector<float> y = matmul(kernels, packed.data(), rows, k, w, n);
+          for (int row = 0; row < rows; ++row) {
+            for (int col = 0; col < n; ++col) {
+              const Product want = product(format, x.data() + row * k, w, col, k);
+              ASSERT_NEAR(y[static_cast<std::size_t>(row * n + col)], want.value,
+                          product_tolerance(want, k))
+                  << format.name << " rows " << rows << " k " << k << " n " << n << " at " << row
+                  << ", " << col;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, one_row_alone_gives_the_bits_it_gives_among_others) {
+  Random random(2);
+  for (const Format& format : kFormats) {
+    const MatmulKernels& kernels = table.*format.kernels;
+    for (const int k : {17, 96, 576, 1600}) {
+      const int n = 67;
+      const StoredMatrix w = StoredMatrix::random(random, n, k, format.bf16_weights);
+      const int most = 40;
+      const std::vector<float> x = random.floats(static_cast<std::size_t>(most * k));
+      Block packed = pack(kernels, x, most, k);
+      const std::vector<float> all = matmul(kernels, packed.data(), most, k, w, n);
+      for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 17}) {
+        for (const int first : {0, 7, 23}) {
+          const std::vector<float> part(x.begin() + first * k, x.begin() + (first + rows) * k);
+          Block alone = pack(kernels, part, rows, k);
+          const std::vector<float> y = matmul(kernels, alone.data(), rows, k, w, n);
+          ASSERT_TRUE(std::equal(y.begin(), y.end(), all.begin() + first * n))
+              << format.name << " k " << k << ", rows " << first << " to " << first + rows;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, splitting_columns_and_row_blocks_keeps_the_bits) {
+  Random random(3);
+  for (const Format& format : kFormats) {
+    const MatmulKernels& kernels = table.*format.kernels;
+    for (const int k : {40, 1100}) {
+      const int n = 171;
+      const int rows = 41;
+      const StoredMatrix w = StoredMatrix::random(random, n, k, format.bf16_weights);
+      const std::vector<float> x = random.floats(static_cast<std::size_t>(rows * k));
+      Block packed = pack(kernels, x, rows, k);
+      const std::vector<float> whole = matmul(kernels, packed.data(), rows, k, w, n);
+      for (const int step : {32, 64, 96}) {
+        std::vector<float> y(whole.size(), kNan);
+        Block scratch(kernels.scratch_bytes(k));
+        for (int n0 = 0; n0 < n; n0 += step) {
+          for (int row = 0; row < rows; row += kRowBlock) {
+            kernels.matmul(arguments(packed.data() + kernels.packed_bytes(row, k),
+                                     std::min(kRowBlock, rows - row), k, w, n0,
+                                     std::min(n, n0 + step), y.data() + row * n,
+                                     static_cast<std::size_t>(n), scratch));
+          }
+        }
+        ASSERT_EQ(y, whole) << format.name << " k " << k << " step " << step;
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, results_are_scaled_added_and_scattered_and_nothing_else_is_written) {
+  Random random(4);
+  for (const Format& format : kFormats) {
+    const MatmulKernels& kernels = table.*format.kernels;
+    const int k = 48;
+    const int n = 45;
+    const int rows = 9;
+    const std::size_t stride = 50;
+    const StoredMatrix w = StoredMatrix::random(random, n, k, format.bf16_weights);
+    const std::vector<float> x = random.floats(static_cast<std::size_t>(rows * k));
+    Block packed = pack(kernels, x, rows, k);
+    const std::vector<float> plain = matmul(kernels, packed.data(), rows, k, w, n);
+    const std::vector<float> scale = random.floats(rows);
+    const std::int32_t y_rows[rows] = {4, 0, 11, 2, 7, 1, 10, 9, 5};
+    for (const int options : {0, 1, 2, 3, 4, 5, 6, 7}) {
+      const bool scatter = (options & 1) != 0;
+      const bool scaled = (options & 2) != 0;
+      const bool accumulate = (options & 4) != 0;
+      const std::vector<float> before = random.floats(12 * stride);
+      std::vector<float> y = before;
+      Block scratch(kernels.scratch_bytes(k));
+      MatmulArgs a = arguments(packed.data(), rows, k, w, 32, n, y.data(), stride, scratch);
+      if (scatter) a.y_rows = y_rows;
+      if (scaled) a.row_scale = scale.data();
+      a.accumulate = accumulate;
+      kernels.matmul(a);
+      std::vector<float> want = before;
+      for (int row = 0; row < rows; ++row) {
+        for (int col = 32; col < n; ++col) {
+          float value = plain[static_cast<std::size_t>(row * n + col)];
+          if (scaled) value = value * scale[static_cast<std::size_t>(row)];
+          float& to = want[static_cast<std::size_t>(scatter ? y_rows[row] : row) * stride +
+                           static_cast<std::size_t>(col)];
+          to = accumulate ? to + value : value;
+        }
+      }
+      ASSERT_EQ(y, want) << format.name << " options " << options;
+    }
+  }
+}
+
+TEST_P(MatmulTest, packing_gathers_rows_rounds_to_nearest_even_and_zeroes_the_padding) {
+  Random random(5);
+  for (const Format& format : kFormats) {
+    const MatmulKernels& kernels = table.*format.kernels;
+    for (const int k : {1, 5, 31, 33, 64}) {
+      // 1 + 2^-8 and 1 + 3 2^-8 lie halfway between two bfloat16.
+      std::vector<float> x = random.floats(static_cast<std::size_t>(6 * k));
+      x[0] = 1.0f + 0x1p-8f;
+      x[static_cast<std::size_t>(k)] = 1.0f + 3 * 0x1p-8f;
+      x[static_cast<std::size_t>(2 * k)] = -3.0e38f;
+      const std::int32_t index[5] = {1, 5, 0, 0, 2};
+      Block packed = pack(kernels, x, 5, k, index);
+      const StoredMatrix identity = StoredMatrix::identity(k, format.bf16_weights);
+      const std::vector<float> y = matmul(kernels, packed.data(), 5, k, identity, k);
+      for (int row = 0; row < 5; ++row) {
+        for (int i = 0; i < k; ++i) {
+          ASSERT_EQ(y[static_cast<std::size_t>(row * k + i)],
+                    activation(format, x[static_cast<std::size_t>(index[row] * k + i)]))
+              << format.name << " k " << k << " row " << row << " element " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, packed_blocks_of_sixteen_rows_are_equally_long) {
+  for (const Format& format : kFormats) {
+    const MatmulKernels& kernels = table.*format.kernels;
+    for (const int k : {1, 17, 576}) {
+      for (int blocks = 0; blocks < 5; ++blocks) {
+        EXPECT_EQ(kernels.packed_bytes(blocks * kRowBlock, k),
+                  static_cast<std::size_t>(blocks) * kernels.packed_bytes(kRowBlock, k));
+      }
+      EXPECT_LE(kernels.packed_bytes(3, k), kernels.packed_bytes(kRowBlock, k));
+    }
+  }
+}
+
+// z is packed, so it is read back through a product with the identity.
+std::vector<float> gate_up(const MatmulKernels& kernels, const void* x, int rows, int k,
+                           const StoredMatrix& gate, const StoredMatrix& up, int n, int step,
+                           bool bf16_weights) {
+  Block z(kernels.packed_bytes(rows, n));
+  Block scratch(kernels.scratch_bytes(k));
+  GateUpArgs a;
+  a.x = x;
+  a.rows = rows;
+  a.k = k;
+  a.w_gate = gate.data();
+  a.w_up = up.data();
+  a.w_stride = gate.stride();
+  a.n_total = n;
+  a.z = z.data();
+  a.scratch = scratch.data();
+  for (a.n0 = 0; a.n0 < n; a.n0 += step) {
+    a.n1 = std::min(n, a.n0 + step);
+    kernels.gate_up(a);
+  }
+  return matmul(kernels, z.data(), rows, n, StoredMatrix::identity(n, bf16_weights), n);
+}
+
+TEST_P(MatmulTest, gate_and_up_are_fused_and_packed) {
+  Random random(6);
+  for (const Format& format : kFormats) {
+    const MatmulKernels& kernels = table.*format.kernels;
+    for (const int k : {3, 40, 600}) {
+      for (const int n : {1, 31, 32, 50, 96, 112}) {
+        const StoredMatrix gate = StoredMatrix::random(random, n, k, format.bf16_weights, 3, 2);
+        const StoredMatrix up = StoredMatrix::random(random, n, k, format.bf16_weights, 3, 2);
+        for (const int rows : {1, 2, 7, 18}) {
+          const std::vector<float> x = random.floats(static_cast<std::size_t>(rows * k));
+          Block packed = pack(kernels, x, rows, k);
+          const std::vector<float> z =
+              gate_up(kernels, packed.data(), rows, k, gate, up, n, n, format.bf16_weights);
+          ASSERT_EQ(gate_up(kernels, packed.data(), rows, k, gate, up, n, 32, format.bf16_weights),
+                    z);
+          for (int row = 0; row < rows; ++row) {
+            for (int col = 0; col < n; ++col) {
+              const Product g = product(format, x.data() + row * k, gate, col, k);
+              const Product u = product(format, x.data() + row * k, up, col, k);
+              const double silu = g.value / (1 + std::exp(-g.value));
+              // |silu'| <= 1.1; the exponential and three more operations round a few times; then
+              // bfloat16 once.
+              double tolerance =
+                  1.1 * product_tolerance(g, k) * (std::abs(u.value) + product_tolerance(u, k)) +
+                  std::abs(silu) * product_tolerance(u, k) +
+                  12 * kFloatEpsilon * std::abs(silu * u.value);
+              if (format.bf16_activations)
+                tolerance += kBf16Epsilon * (std::abs(silu * u.value) + tolerance);
+              ASSERT_NEAR(z[static_cast<std::size_t>(row * n + col)], silu * u.value, tolerance)
+                  << format.name << " rows " << rows << " k " << k << " n " << n << " at " << row
+                  << ", " << col;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, silu_is_safe_for_large_gates) {
+  for (const Format& format : kFormats) {
+    const MatmulKernels& kernels = table.*format.kernels;
+    const float gates[] = {-1e38f, -1000.0f, -90.0f, 0.0f, 90.0f, 1000.0f, 1e38f};
+    const int n = 7;
+    StoredMatrix gate(n, 1, format.bf16_weights);
+    StoredMatrix up(n, 1, format.bf16_weights);
+    for (int i = 0; i < n; ++i) {
+      gate.set(i, 0, gates[i]);
+      up.set(i, 0, 1.0f);
+    }
+    Block packed = pack(kernels, {1.0f}, 1, 1);
+    const std::vector<float> z =
+        gate_up(kernels, packed.data(), 1, 1, gate, up, n, n, format.bf16_weights);
+    for (int i = 0; i < 3; ++i)
+      EXPECT_NEAR(z[static_cast<std::size_t>(i)], 0.0f, 1e-35) << format.name << gates[i];
+    EXPECT_EQ(z[3], 0.0f);
+    for (int i = 4; i < 7; ++i)
+      EXPECT_EQ(z[static_cast<std::size_t>(i)], gate.get(i, 0)) << format.name << gates[i];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, MatmulTest, testing::ValuesIn(available_isas()), isa_test_name);
+
+}  // namespace
+}  // namespace glint::test
