@@ -20,7 +20,8 @@
 
 namespace glint {
 
-// Borrows its bytes from the mapping it names; valid while `file` lives.
+// Borrows its bytes from the mapping it names; valid while `file` lives. The format promises no
+// alignment: `bytes` may start at any address.
 struct TensorRef {
   std::string name;
   DType dtype = DType::kF32;
@@ -51,7 +52,9 @@ class Checkpoint {
   // fine, for `inspect`. Errors name the file, the tensor and the remedy: missing folder, no
   // config.json, only pickles (.bin/.pt), a shard of the index that is missing (all listed,
   // "incomplete download?"), tensors the index promises that its shard lacks, truncated files, one
-  // tensor in two files. Foreign safetensors beside an index are ignored with a debug line.
+  // tensor in two files, GGUF, git-lfs pointers, web pages. Foreign safetensors beside an index are
+  // ignored with a debug line, except that MTP tensors of an unlisted mtp.safetensors are taken,
+  // with a warning. Nothing is ever unpickled.
   static Result<std::shared_ptr<const Checkpoint>> open(const std::filesystem::path& path,
                                                         bool weights_required = true);
 
@@ -69,11 +72,15 @@ class Checkpoint {
   const std::vector<std::string>& files() const { return files_; }
 
  private:
+  Status read_json_files();
+  Status read_weights(bool required);
+
   std::filesystem::path folder_;
   Json config_;
   Json generation_config_;
   std::map<std::string, TensorRef, std::less<>> tensors_;
   std::vector<std::string> files_;
+  std::vector<std::string> ignored_files_;
   bool has_index_ = false;
   std::uint64_t total_bytes_ = 0;
 };

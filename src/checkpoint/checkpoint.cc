@@ -1,0 +1,240 @@
+#include "checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "base/log.h"
+#include "checkpoint/file_kind.h"
+#include "checkpoint/json_file.h"
+#include "checkpoint/weight_files.h"
+
+namespace glint {
+namespace {
+
+namespace fs = std::filesystem;
+
+using TensorMap = std::map<std::string, TensorRef, std::less<>>;
+
+// A path that is a file, where a folder is wanted.
+Error file_instead_of_folder(const fs::path& path) {
+  const std::string name = path.string();
+  const auto file = MappedFile::open(path);
+  const auto kind = file ? foreign_kind((*file)->bytes()) : std::nullopt;
+  if (kind) return wrong_kind(name, *kind);
+  if (path.extension() == ".gguf") return wrong_kind(name, ForeignKind::kGguf);
+  for (const char* pickle : {".bin", ".pt", ".pth", ".ckpt", ".pkl"}) {
+    if (path.extension() == pickle) return wrong_kind(name, ForeignKind::kPickle);
+  }
+  return invalid_argument(
+      name + " is a file; give the model's folder, which holds config.json and *.safetensors");
+}
+
+Error no_config(const fs::path& folder) {
+  const auto files = list_files(folder);
+  if (!files) return files.error();
+  const auto has = [&](std::string_view suffix) {
+    return std::any_of(files->begin(), files->end(),
+                       [&](const std::string& n) { return n.ends_with(suffix); });
+  };
+  if (has(".gguf")) return no_weights(folder, *files);
+  if (has("adapter_config.json")) {
+    return unsupported(folder.string() +
+                       " is an adapter, not a model; merge it into its model first");
+  }
+  if (files->empty())
+    return not_found(folder.string() + " holds no files; fetch the model into it");
+  return not_found(folder.string() +
+                   " holds no config.json; is it a model's folder? If so, fetch the model again");
+}
+
+// The layer number of "...layers.N....", if the name has one.
+std::optional<std::int64_t> layer_of(std::string_view name) {
+  constexpr std::string_view kLayers = "layers.";
+  const auto at = name.find(kLayers);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = name.substr(at + kLayers.size());
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+  if (error != std::errc() || end == rest.data() + rest.size() || *end != '.') return std::nullopt;
+  return number;
+}
+
+// Tensors of a multi-token-prediction layer: named so, or numbered past the layers that config.json
+// counts.
+bool belongs_to_mtp(std::string_view name, const Json& config) {
+  if (name.starts_with("mtp.") || name.find(".mtp.") != std::string_view::npos) return true;
+  const Json* layers = config.find("num_hidden_layers");
+  const auto layer = layer_of(name);
+  return layer && layers != nullptr && layers->is_int() && *layer >= layers->as_int();
+}
+
+std::string file_of(const TensorRef& tensor) {
+  return tensor.file->path().filename().string();
+}
+
+Result<std::vector<TensorRef>> open_shard(const fs::path& folder, const std::string& name) {
+  GLINT_TRY(auto file, MappedFile::open(folder / name));
+  return parse_safetensors(std::move(file));
+}
+
+Status add_shard(const fs::path& folder, const std::string& name, TensorMap& tensors) {
+  GLINT_TRY(std::vector<TensorRef> shard, open_shard(folder, name));
+  for (TensorRef& tensor : shard) {
+    std::string key = tensor.name;
+    const auto [place, inserted] = tensors.try_emplace(std::move(key), std::move(tensor));
+    if (inserted) continue;
+    return corrupt(
+        fmt::format("tensor {} is both in {} and in {} of {}; remove the file that does not belong "
+                    "to the model",
+                    quote_name(place->first), file_of(place->second), name, folder.string()));
+  }
+  return {};
+}
+
+// Every tensor the index promises must be where it says.
+Status check_promises(const fs::path& folder, const WeightFiles& weights,
+                      const TensorMap& tensors) {
+  for (const auto& [name, file] : weights.promised) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) {
+      return corrupt(
+          fmt::format("{} promises tensor {} in {}, which lacks it; index and weights are not of "
+                      "one download, fetch both "
+                      "again, or delete the index to have the files scanned",
+                      (folder / kIndexName).string(), quote_name(name), file));
+    }
+    if (const fs::path actual = found->second.file->path(); actual != folder / file) {
+      return corrupt(fmt::format(
+          "{} promises tensor {} in {}, but it is in {}; fetch the index again, or delete it to "
+          "have the files "
+          "scanned",
+          (folder / kIndexName).string(), quote_name(name), file, actual.filename().string()));
+    }
+  }
+  return {};
+}
+
+// Some checkpoints keep their MTP layer in a file that their index forgets. Returns whether any of
+// it was taken.
+bool add_forgotten_mtp(const fs::path& folder, const Json& config, TensorMap& tensors) {
+  auto shard = open_shard(folder, kMtpName);
+  if (!shard) {
+    log_warn(fmt::format("{} is ignored: {}", kMtpName, shard.error().message));
+    return false;
+  }
+  std::size_t taken = 0;
+  for (TensorRef& tensor : *shard) {
+    if (!belongs_to_mtp(tensor.name, config)) continue;
+    std::string key = tensor.name;
+    taken += tensors.try_emplace(std::move(key), std::move(tensor)).second ? 1 : 0;
+  }
+  if (taken == 0) {
+    log_debug(
+        fmt::format("{} in {} is ignored: the index does not name it and it adds no MTP tensor",
+                    kMtpName, folder.string()));
+    return false;
+  }
+  log_warn(fmt::format("{} does not name {}; its {} MTP tensors are used all the same",
+                       (folder / kIndexName).string(), kMtpName, taken));
+  return true;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Checkpoint>> Checkpoint::open(const fs::path& path,
+                                                           bool weights_required) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) {
+    return not_found(
+        fmt::format("{} does not exist; give the folder of a model (config.json and *.safetensors)",
+                    path.string()));
+  }
+  auto checkpoint = std::make_shared<Checkpoint>();
+  if (!fs::is_directory(status)) {
+    if (weights_required || path.extension() != ".json") return file_instead_of_folder(path);
+    checkpoint->folder_ = path.has_parent_path() ? path.parent_path() : ".";
+    GLINT_TRY(checkpoint->config_, read_json_object(path));
+    return std::shared_ptr<const Checkpoint>(std::move(checkpoint));
+  }
+  checkpoint->folder_ = path;
+  GLINT_TRY_VOID(checkpoint->read_json_files());
+  GLINT_TRY_VOID(checkpoint->read_weights(weights_required));
+  return std::shared_ptr<const Checkpoint>(std::move(checkpoint));
+}
+
+Status Checkpoint::read_json_files() {
+  auto config = read_json_object(folder_ / "config.json");
+  if (!config && config.error().code == ErrorCode::kNotFound) return no_config(folder_);
+  if (!config) return config.error();
+  config_ = std::move(*config);
+  auto generation = read_json_object(folder_ / "generation_config.json");
+  if (generation) {
+    generation_config_ = std::move(*generation);
+  } else if (generation.error().code != ErrorCode::kNotFound) {
+    return generation.error();
+  }
+  return {};
+}
+
+Status Checkpoint::read_weights(bool required) {
+  GLINT_TRY(WeightFiles weights, find_weight_files(folder_));
+  has_index_ = weights.has_index;
+  if (weights.names.empty()) {
+    if (!required) return {};
+    GLINT_TRY(const auto files, list_files(folder_));
+    return no_weights(folder_, files);
+  }
+  for (const std::string& name : weights.names) GLINT_TRY_VOID(add_shard(folder_, name, tensors_));
+  GLINT_TRY_VOID(check_promises(folder_, weights, tensors_));
+  if (has_index_ && std::erase(weights.unlisted, kMtpName) != 0 &&
+      add_forgotten_mtp(folder_, config_, tensors_)) {
+    weights.names.push_back(kMtpName);
+  }
+  for (const std::string& name : weights.unlisted) {
+    log_debug(
+        fmt::format("{} in {} is ignored: {}", name, folder_.string(),
+                    has_index_ ? "the index does not name it" : "its name is not that of a model"));
+  }
+  files_ = std::move(weights.names);
+  ignored_files_ = std::move(weights.unlisted);
+  for (const auto& [name, tensor] : tensors_) total_bytes_ += tensor.bytes.size();
+  if (tensors_.empty() && required) {
+    return corrupt(fmt::format("{} of {} holds no tensor; fetch the model again",
+                               fmt::join(files_, ", "), folder_.string()));
+  }
+  return {};
+}
+
+const TensorRef* Checkpoint::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+std::string Checkpoint::why_missing(std::string_view name) const {
+  if (find(name) != nullptr) return "it is there";
+  if (files_.empty()) return fmt::format("{} holds no weights", folder_.string());
+  std::string why;
+  if (has_index_) {
+    why = fmt::format("{} does not name it, and none of the files it names holds it", kIndexName);
+  } else if (files_.size() == 1) {
+    why = fmt::format("{} lacks it", files_.front());
+  } else {
+    why = fmt::format("none of the {} weight files ({} to {}) holds it", files_.size(),
+                      files_.front(), files_.back());
+  }
+  if (!ignored_files_.empty()) {
+    why += fmt::format(" ({} beside {} ignored)", ignored_files_.front(),
+                       ignored_files_.size() == 1
+                           ? "it was"
+                           : fmt::format("it and {} more were", ignored_files_.size() - 1));
+  }
+  return why;
+}
+
+}  // namespace glint
