@@ -1,0 +1,111 @@
+#include "server/api_error.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace glint {
+namespace {
+
+Json text_or_null(const std::string& text) {
+  return text.empty() ? Json() : Json(text);
+}
+
+// "messages[2].content: must be ..." -> "messages[2].content"; empty when the message names no
+// field.
+std::string field_of(std::string_view message) {
+  const std::size_t colon = message.find(": ");
+  if (colon == std::string_view::npos || colon == 0) return {};
+  const std::string_view field = message.substr(0, colon);
+  const bool is_path = std::ranges::all_of(field, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '[' || c == ']' || c == '$' || c == '-';
+  });
+  return is_path ? std::string(field) : std::string();
+}
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+ApiError client_error(const Error& error) {
+  std::string code = error.code == ErrorCode::kUnsupported ? "unsupported_value" : "invalid_value";
+  if (contains(error.message, "maximum context length is")) code = "context_length_exceeded";
+  if (contains(error.message, "the chat template refused") || error.code == ErrorCode::kNotFound) {
+    code = "template_error";
+  }
+  if (contains(error.message, ".parameters") && error.message.starts_with("tools["))
+    code = "invalid_schema";
+  return bad_request(field_of(error.message), error.message, std::move(code));
+}
+
+}  // namespace
+
+ApiError bad_request(std::string param, std::string message, std::string code) {
+  return {400, "invalid_request_error", std::move(code), std::move(param), std::move(message)};
+}
+
+ApiError error_of_status(int status, std::string message) {
+  const char* type = "invalid_request_error";
+  if (status == 401) type = "authentication_error";
+  if (status == 403) type = "permission_error";
+  if (status == 404) type = "not_found_error";
+  if (status == 429) type = "rate_limit_error";
+  if (status == 500) type = "server_error";
+  if (status == 501) type = "not_supported_error";
+  if (status == 503) type = "unavailable_error";
+  return {status, type, "", "", std::move(message)};
+}
+
+ApiError loading_error() {
+  return {503, "unavailable_error", "loading", "", "Loading model"};
+}
+
+ApiError draining_error() {
+  return {503, "unavailable_error", "draining", "",
+          "The server is shutting down; no new requests are taken."};
+}
+
+ApiError error_of(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kNotFound:
+      return client_error(error);
+    case ErrorCode::kExhausted:
+      return {429, "rate_limit_error", "queue_full", "", error.message};
+    case ErrorCode::kCancelled:
+      return draining_error();
+    case ErrorCode::kCorrupt:
+    case ErrorCode::kIo:
+    case ErrorCode::kInternal:
+      break;
+  }
+  log_error("a request failed: " + error.message);
+  return {500, "server_error", "internal_error", "",
+          "The model failed on this request; the server's log says why."};
+}
+
+Json error_object(const ApiError& error) {
+  Json inner;
+  inner.set("message", Json(error.message));
+  inner.set("type", Json(error.type));
+  inner.set("param", text_or_null(error.param));
+  inner.set("code", text_or_null(error.code));
+  Json out;
+  out.set("error", std::move(inner));
+  return out;
+}
+
+HttpResponse error_response(const ApiError& error) {
+  HttpResponse response;
+  response.status = error.status;
+  response.body = error_object(error).dump();
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (error.status == 429) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 503) response.headers.emplace_back("Retry-After", "5");
+  return response;
+}
+
+}  // namespace glint

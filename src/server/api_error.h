@@ -1,0 +1,33 @@
+// Errors in OpenAI's shape: which status, type and code each of our failures gets.
+#pragma once
+
+#include <string>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "server/http.h"
+
+namespace glint {
+
+struct ApiError {
+  int status = 500;
+  std::string type = "server_error";
+  std::string code;   // empty: null
+  std::string param;  // the JSON path; empty: null
+  std::string message;
+};
+
+ApiError bad_request(std::string param, std::string message, std::string code = "invalid_value");
+// The error of a status that HTTP itself produced, or that needs no more than its text.
+ApiError error_of_status(int status, std::string message);
+ApiError loading_error();
+ApiError draining_error();
+
+// What a failed turn tells its client. "FIELD: what" messages name their field in `param`.
+ApiError error_of(const Error& error);
+
+Json error_object(const ApiError& error);  // {"error": {...}}
+HttpResponse error_response(
+    const ApiError& error);  // with Retry-After, WWW-Authenticate where they belong
+
+}  // namespace glint

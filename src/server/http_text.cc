@@ -1,0 +1,147 @@
+#include "server/http_text.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+namespace glint {
+
+std::string_view HttpRequest::header(std::string_view lower_case_name) const {
+  for (const auto& [name, value] : headers) {
+    if (name == lower_case_name) return value;
+  }
+  return {};
+}
+
+std::string_view status_text(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 204:
+      return "No Content";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 413:
+      return "Content Too Large";
+    case 415:
+      return "Unsupported Media Type";
+    case 417:
+      return "Expectation Failed";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 500:
+      return "Internal Server Error";
+    case 501:
+      return "Not Implemented";
+    case 503:
+      return "Service Unavailable";
+    case 505:
+      return "HTTP Version Not Supported";
+    default:
+      return "Unknown";
+  }
+}
+
+std::string response_head(const HttpResponse& response, std::string_view framing,
+                          const HttpOptions& options, std::string_view request_id,
+                          bool keep_alive) {
+  std::string head = fmt::format(
+      "HTTP/1.1 {} {}\r\nServer: {}\r\nDate: {:%a, %d %b %Y %H:%M:%S} GMT\r\n", response.status,
+      status_text(response.status), options.server_header, fmt::gmtime(std::time(nullptr)));
+  if (!request_id.empty()) head += fmt::format("x-request-id: {}\r\n", request_id);
+  if (!response.content_type.empty() && response.status != 204) {
+    head += fmt::format("Content-Type: {}\r\n", response.content_type);
+  }
+  for (const auto& [name, value] : response.headers) head += fmt::format("{}: {}\r\n", name, value);
+  head += framing;
+  head += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
+  return head;
+}
+
+bool split_target(std::string_view target, HttpRequest& request) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!target.starts_with(scheme)) continue;
+    const std::size_t slash = target.find('/', scheme.size());
+    target = slash == std::string_view::npos ? std::string_view("/") : target.substr(slash);
+  }
+  if (target != "*" && !target.starts_with('/')) return false;
+  const std::size_t question = target.find('?');
+  std::string_view path = target.substr(0, question);
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  request.path = std::string(path);
+  request.query =
+      question == std::string_view::npos ? "" : std::string(target.substr(question + 1));
+  return true;
+}
+
+namespace {
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+bool is_alnum(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+}  // namespace
+
+std::string percent_decode(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t index = 0; index < text.size(); ++index) {
+    if (text[index] == '%' && index + 2 < text.size() && hex_digit(text[index + 1]) >= 0 &&
+        hex_digit(text[index + 2]) >= 0) {
+      out.push_back(
+          static_cast<char>(hex_digit(text[index + 1]) * 16 + hex_digit(text[index + 2])));
+      index += 2;
+    } else {
+      out.push_back(text[index]);
+    }
+  }
+  return out;
+}
+
+bool is_request_id(std::string_view text) {
+  return !text.empty() && text.size() <= 128 && std::ranges::all_of(text, [](char c) {
+    return is_alnum(c) || c == '.' || c == '_' || c == ':' || c == '-';
+  });
+}
+
+std::string random_name(int length) {
+  constexpr std::string_view kLetters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+  thread_local std::random_device device;
+  std::uniform_int_distribution<std::size_t> pick(0, kLetters.size() - 1);
+  std::string name;
+  for (int count = 0; count < length; ++count) name.push_back(kLetters[pick(device)]);
+  return name;
+}
+
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
+
+}  // namespace glint
