@@ -90,7 +90,7 @@ function(glint_fuzzers folder)
   endforeach()
 endfunction()
 
-# glint_library(NAME DEPENDS ...): src/NAME/*.cc as glint_NAME, and tests/NAME/*_test.cc as the test program NAME_test
+# glint_library(NAME DEPENDS ...): src/NAME/*.cc as glint_NAME, and tests/NAME/*.cc as the test program NAME_test
 # that links this folder alone with what it may include.
 function(glint_library name)
   cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
@@ -111,7 +111,8 @@ function(glint_library name)
     target_link_libraries(glint_${name} INTERFACE ${links})
   endif()
   if(GLINT_TESTS)
-    file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${name}/*_test.cc)
+    file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${name}/*.cc)
+    list(FILTER tests EXCLUDE REGEX "_fuzz\\.cc$")
     if(tests)
       add_executable(${name}_test ${tests})
       target_link_libraries(${name}_test PRIVATE glint_${name} GTest::gtest GTest::gmock GTest::gtest_main)

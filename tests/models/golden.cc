@@ -1,11 +1,13 @@
+// The support code of golden.h, shared by the test files of this folder.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 
-#include "models/golden.h"
+#include "golden.h"
 
 namespace glint::golden {
 namespace {
