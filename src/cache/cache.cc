@@ -125,26 +125,42 @@ const CacheSpec& Cache::spec() const {
   return state_->spec;
 }
 
-SequenceCache Cache::start(std::span<const std::int32_t> tokens, std::uint64_t salt) {
-  SequenceCache sequence(this, salt);
-  state_->prefix_queries += tokens.size();
-  if (!state_->prefix_reuse || tokens.empty()) return sequence;
+// The longest path of the prefix tree along `tokens` that leaves one token over.
+std::vector<PageId> Cache::find_prefix(std::span<const std::int32_t> tokens,
+                                       std::uint64_t salt) const {
+  std::vector<PageId> pages;
+  if (!state_->prefix_reuse || tokens.empty()) return pages;
   // The last token is always computed: its logits are what the caller is after.
   const std::size_t max_pages = (tokens.size() - 1) / kPageSize;
-  PageId parent = kNoPage;
-  while (sequence.pages_.size() < max_pages) {
-    const auto content = tokens.subspan(sequence.pages_.size() * kPageSize, kPageSize);
+  while (pages.size() < max_pages) {
+    const PageId parent = pages.empty() ? kNoPage : pages.back();
+    const auto content = tokens.subspan(pages.size() * kPageSize, kPageSize);
     const PageId page = state_->pool.find(parent, salt, content);
     if (page == kNoPage) break;
-    state_->pool.lease(page);
-    sequence.pages_.push_back(page);
-    parent = page;
+    pages.push_back(page);
   }
-  const std::size_t length = sequence.pages_.size() * kPageSize;
-  sequence.tokens_.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(length));
-  sequence.length_ = static_cast<int>(length);
-  state_->prefix_hits += length;
+  return pages;
+}
+
+SequenceCache Cache::start(std::span<const std::int32_t> tokens, std::uint64_t salt) {
+  SequenceCache sequence(this, salt);
+  sequence.pages_ = find_prefix(tokens, salt);
+  for (const PageId page : sequence.pages_) state_->pool.lease(page);
+  const auto prefix = tokens.first(sequence.pages_.size() * kPageSize);
+  sequence.tokens_.assign(prefix.begin(), prefix.end());
+  sequence.length_ = static_cast<int>(prefix.size());
+  state_->prefix_queries += tokens.size();
+  state_->prefix_hits += prefix.size();
   return sequence;
+}
+
+Cache::PrefixMatch Cache::match(std::span<const std::int32_t> tokens, std::uint64_t salt) const {
+  PrefixMatch match;
+  for (const PageId page : find_prefix(tokens, salt)) {
+    ++match.pages;
+    if (!state_->pool.is_leased(page)) ++match.unleased;
+  }
+  return match;
 }
 
 std::size_t Cache::available_pages() const {

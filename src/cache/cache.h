@@ -93,6 +93,12 @@ class Cache {
   // of them: at least one token is left to compute. `salt` separates tenants: only equal salts
   // share.
   SequenceCache start(std::span<const std::int32_t> tokens, std::uint64_t salt = 0);
+  // What start() would find now, without taking it: pages, and how many of them nobody leases yet.
+  struct PrefixMatch {
+    int pages = 0;
+    int unleased = 0;
+  };
+  PrefixMatch match(std::span<const std::int32_t> tokens, std::uint64_t salt = 0) const;
   // Pages that could be leased now (free + evictable).
   std::size_t available_pages() const;
   CacheStats stats() const;
@@ -108,6 +114,7 @@ class Cache {
  private:
   friend class SequenceCache;
   struct State;
+  std::vector<PageId> find_prefix(std::span<const std::int32_t> tokens, std::uint64_t salt) const;
   explicit Cache(std::unique_ptr<State> state);
   static Result<std::unique_ptr<State>> make_state(CacheSpec spec, std::size_t num_pages,
                                                    bool prefix_reuse);

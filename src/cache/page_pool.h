@@ -39,6 +39,7 @@ class PagePool {
   // Puts a page that its holder alone leases into the tree; find() must have failed.
   void insert(PageId page, PageId parent, std::uint64_t salt, std::span<const std::int32_t> tokens);
   bool in_tree(PageId page) const { return pages_[index(page)].node != nullptr; }
+  bool is_leased(PageId page) const { return pages_[index(page)].leases > 0; }
   // Whether one sequence leases it and nothing hangs below it, so that it may leave the tree.
   bool can_detach(PageId page) const;
   // Takes such a page out of the tree, still leased.

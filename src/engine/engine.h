@@ -1,5 +1,6 @@
-// The engine: one thread that owns scheduler, sequences and caches, and runs the model step by step over whatever is
-// there (continuous batching, chunked prefill). submit() and cancel() are the only doors, and are safe from any thread.
+// The engine: one thread that owns scheduler, sequences and caches, and runs the model step by step
+// over whatever is there (continuous batching, chunked prefill). submit() and cancel() are the only
+// doors, and are safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +14,24 @@
 namespace glint {
 
 struct EngineOptions {
-  int context = 4096;             // longest prompt + completion of one sequence
-  int max_sequences = 8;          // running at once
-  int max_batch_tokens = 512;     // tokens of one step: decode tokens first, then prefill chunks
-  int max_queue = 256;            // waiting; beyond it submit() fails with kExhausted
+  int context = 4096;          // longest prompt + completion of one sequence
+  int max_sequences = 8;       // running at once
+  int max_batch_tokens = 512;  // tokens of one step: decode tokens first, then prefill chunks
+  int max_queue = 256;         // waiting; beyond it submit() fails with kExhausted
   bool prefix_reuse = true;
 };
 
 struct EngineStats {
   int running = 0, waiting = 0;
-  std::uint64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, cancelled = 0, finished = 0, failed = 0, preemptions = 0;
+  std::uint64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, cancelled = 0, finished = 0,
+                failed = 0, preemptions = 0;
   CacheStats cache;
 };
 
 class Engine;
 
-// A submitted request. Destroying it cancels the request (within one step); finished requests are not affected.
+// A submitted request. Destroying it cancels the request (within one step); finished requests are
+// not affected.
 class Ticket {
  public:
   Ticket() = default;
@@ -45,19 +48,22 @@ class Ticket {
 
 class Engine {
  public:
-  // Borrows all four for its life. `cache` must hold at least one sequence of options.context tokens.
+  // Borrows all four for its life. `cache` must hold at least one sequence of options.context
+  // tokens.
   Engine(const Model& model, Exec& exec, Cache& cache, EngineOptions options);
   // Cancels everything and joins the thread.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Errors, before anything is queued: kInvalidArgument (empty prompt, token out of vocabulary, prompt leaves no room in
-  // the context: both numbers are named), kExhausted (queue full), kCancelled (draining).
+  // Errors, before anything is queued: kInvalidArgument (empty prompt, token out of vocabulary,
+  // prompt leaves no room in the context: both numbers are named), kExhausted (queue full),
+  // kCancelled (draining).
   Result<Ticket> submit(GenerateRequest request, EventSink sink);
   EngineStats stats() const;
   const EngineOptions& options() const;
-  // Refuses new requests and waits until the running ones ended or timeout_s passed. True when all ended.
+  // Refuses new requests, ends those that never ran with an error of code kCancelled, and waits
+  // until the running ones ended or timeout_s passed. True when all ended.
   bool drain(double timeout_s);
 
  private:

@@ -190,6 +190,19 @@ TEST(Prefix, start_leaves_a_token_to_compute) {
   cache.check_integrity();
 }
 
+TEST(Prefix, match_says_what_start_would_take) {
+  Cache cache(small_spec(), 8, true);
+  auto sequence = cache.start({});
+  write_and_commit(cache, sequence, iota_tokens(192));
+  sequence = SequenceCache();
+  const auto holder = cache.start(iota_tokens(65));
+  EXPECT_EQ(cache.match(iota_tokens(192)).pages, 2);
+  EXPECT_EQ(cache.match(iota_tokens(192)).unleased, 1);
+  EXPECT_EQ(cache.match(iota_tokens(193)).pages, 3);
+  EXPECT_EQ(cache.match(iota_tokens(193), 7).pages, 0);
+  EXPECT_EQ(cache.stats().prefix_queries, 65u) << "asking is not starting";
+}
+
 TEST(Prefix, a_page_is_found_below_its_own_parent_only) {
   Cache cache(small_spec(), 8, true);
   auto tokens = iota_tokens(128);

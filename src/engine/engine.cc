@@ -1,0 +1,171 @@
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "base/check.h"
+#include "engine/step_loop.h"
+
+namespace glint {
+
+// The engine looks at the flag between steps. While it sleeps there is nothing to cancel, so nobody
+// need wake it.
+struct Ticket::Shared {
+  std::atomic<bool> cancelled{false};
+};
+
+Ticket& Ticket::operator=(Ticket&& other) noexcept {
+  if (this == &other) return *this;
+  cancel();
+  shared_ = std::move(other.shared_);
+  return *this;
+}
+
+Ticket::~Ticket() {
+  cancel();
+}
+
+void Ticket::cancel() {
+  if (shared_ != nullptr) shared_->cancelled.store(true, std::memory_order_relaxed);
+}
+
+struct Engine::State {
+  State(const Model& m, Exec& e, Cache& c, EngineOptions o)
+      : model(m), exec(e), options(o), loop(m, e, c, options, [this] { publish(); }) {
+    stats.cache = c.stats();
+  }
+
+  void run();
+  void publish();
+  // Takes what came in. False when the engine stops.
+  bool take_work();
+
+  const Model& model;
+  Exec& exec;
+  const EngineOptions options;
+  StepLoop loop;  // of the engine thread alone
+
+  mutable std::mutex
+      mutex;  // guards what follows; never held while the model computes or a sink runs
+  std::condition_variable work;
+  std::condition_variable all_ended;
+  std::vector<std::unique_ptr<Sequence>> inbox;
+  bool stopping = false;
+  bool draining = false;
+  int open = 0;  // submitted, and not yet told that they finished
+  EngineStats stats;
+
+  std::thread thread;
+};
+
+void Engine::State::publish() {
+  const EngineStats fresh = loop.stats();
+  const std::lock_guard lock(mutex);
+  stats = fresh;
+}
+
+bool Engine::State::take_work() {
+  std::unique_lock lock(mutex);
+  stats = loop.stats();
+  open = loop.size() + static_cast<int>(inbox.size());
+  if (open == 0) all_ended.notify_all();
+  work.wait(lock, [this] { return stopping || !inbox.empty() || !loop.idle(); });
+  for (std::unique_ptr<Sequence>& sequence : inbox) loop.add(std::move(sequence));
+  inbox.clear();
+  stats = loop.stats();
+  const bool refuse = draining, stop = stopping;
+  lock.unlock();
+  // The sinks of those that end here run without the lock.
+  if (refuse) loop.refuse_waiting(cancelled("the server is shutting down, and takes no new work"));
+  return !stop;
+}
+
+void Engine::State::run() {
+  if (exec.kernels.thread_start != nullptr) exec.kernels.thread_start();
+  while (take_work()) loop.step();
+  loop.cancel_all();
+  const std::lock_guard lock(mutex);
+  stats = loop.stats();
+  open = 0;
+  all_ended.notify_all();
+}
+
+namespace {
+
+EngineOptions resolve(EngineOptions options, const Cache& cache) {
+  GLINT_CHECK(options.context >= 2 && options.max_sequences >= 1 && options.max_queue >= 0);
+  options.max_batch_tokens = std::max(options.max_batch_tokens, options.max_sequences);
+  const std::size_t pages = (static_cast<std::size_t>(options.context) + kPageSize - 1) / kPageSize;
+  GLINT_CHECK(cache.stats().total_pages >= pages);
+  return options;
+}
+
+}  // namespace
+
+Engine::Engine(const Model& model, Exec& exec, Cache& cache, EngineOptions options)
+    : state_(std::make_unique<State>(model, exec, cache, resolve(options, cache))) {
+  state_->thread = std::thread([state = state_.get()] { state->run(); });
+}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
+  }
+  state_->work.notify_one();
+  state_->thread.join();
+}
+
+Result<Ticket> Engine::submit(GenerateRequest request, EventSink sink) {
+  GLINT_CHECK(sink != nullptr);
+  Ticket ticket;
+  ticket.shared_ = std::make_shared<Ticket::Shared>();
+  const std::shared_ptr<const std::atomic<bool>> flag(ticket.shared_, &ticket.shared_->cancelled);
+  GLINT_TRY(auto sequence, make_sequence(std::move(request), std::move(sink), flag,
+                                         state_->model.info().vocab_size, state_->options.context));
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->draining || state_->stopping) {
+      return cancelled("the server is shutting down, and takes no new work");
+    }
+    // Slots that are free count as room, since the engine thread may not have had time to fill
+    // them.
+    const int waiting = state_->stats.running + state_->stats.waiting +
+                        static_cast<int>(state_->inbox.size()) - state_->options.max_sequences;
+    if (waiting >= state_->options.max_queue) {
+      return exhausted(
+          fmt::format("{} requests run and {} wait, which is all the queue holds; try again later",
+                      state_->options.max_sequences, state_->options.max_queue));
+    }
+    state_->inbox.push_back(std::move(sequence));
+    ++state_->open;
+  }
+  state_->work.notify_one();
+  return ticket;
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(state_->mutex);
+  EngineStats stats = state_->stats;
+  stats.waiting += static_cast<int>(state_->inbox.size());
+  return stats;
+}
+
+const EngineOptions& Engine::options() const {
+  return state_->options;
+}
+
+bool Engine::drain(double timeout_s) {
+  std::unique_lock lock(state_->mutex);
+  state_->draining = true;
+  state_->work.notify_one();
+  const auto limit = std::chrono::duration<double>(std::clamp(timeout_s, 0.0, 1e9));
+  return state_->all_ended.wait_for(lock, limit, [this] { return state_->open == 0; });
+}
+
+}  // namespace glint

@@ -1,0 +1,67 @@
+// From a row of logits to one token, in the order that request.h states. Deterministic: a token
+// depends on the logits, the parameters, the tokens before it, and the draw of (seed, index); on
+// nothing that happens beside it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/request.h"
+
+namespace glint {
+
+// Uniform in [0, 1), a function of its arguments alone.
+double uniform_draw(std::uint64_t seed, std::uint64_t index);
+
+// The likeliest token, the lowest id among equals. Errors: kInternal when a logit is NaN or
+// infinite.
+Result<std::int32_t> argmax(std::span<const float> logits);
+
+// log(sum e^logits), accumulated in double in order of ids. Logits must be finite.
+double log_sum_exp(std::span<const float> logits);
+
+// Names the field and its range. `vocab_size` bounds the ids of logit_bias.
+Status check_sampling(const SamplingParams& params, int vocab_size);
+
+struct Sample {
+  std::int32_t token = -1;
+  float logprob = 0;                       // when asked for
+  std::vector<TokenLogprob> top_logprobs;  // likeliest first
+};
+
+// The sampling state of one sequence: parameters and what penalties need to know of the tokens so
+// far.
+class Sampler {
+ public:
+  Sampler(SamplingParams params, int min_tokens, std::vector<std::int32_t> stop_ids,
+          std::span<const std::int32_t> prompt);
+
+  // Picks the next token, and scribbles over `logits`. Errors: kInternal when a logit is NaN or
+  // infinite, kInvalidArgument when the parameters leave no token to choose.
+  Result<Sample> next(std::span<float> logits);
+
+ private:
+  struct Candidate {
+    float logit;  // minus the greatest, divided by the temperature
+    std::int32_t token;
+  };
+  void accept(std::int32_t token);
+  void adjust(std::span<float> logits) const;
+  std::int32_t draw(std::span<float> logits);
+  std::span<Candidate> nucleus(std::span<const float> scaled, double total);
+
+  SamplingParams params_;
+  int min_tokens_;
+  std::vector<std::int32_t> stop_ids_;
+  std::vector<std::int32_t> window_;  // ring of the last repeat_last_n tokens
+  std::size_t window_next_ = 0;
+  std::unordered_map<std::int32_t, int> repeated_;   // token -> times in the window
+  std::unordered_map<std::int32_t, int> generated_;  // token -> times generated
+  std::uint64_t num_generated_ = 0;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace glint

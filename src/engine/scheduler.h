@@ -1,0 +1,46 @@
+// What to run in the next step. A pure function of a few numbers per sequence: no tensors, clock,
+// threads or tokens.
+//
+// There are no phases: a sequence knows `known` tokens, has computed some of them, and is given as
+// many of the rest as fit. Seniority is the order of arrival. When pages run out the youngest gives
+// its own back, so the oldest always moves.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace glint {
+
+struct SequenceView {
+  int known = 0;     // tokens that exist: prompt and sampled ones; more than `computed`
+  int computed = 0;  // rows in the cache; for a waiting sequence, what a prefix hit would give
+  int pages = 0;     // that it holds, or would hold after the prefix hit
+  int taken = 0;  // waiting only: pages of the prefix hit that are cached and leased by nobody yet
+};
+
+struct StepLimits {
+  int max_sequences = 1;
+  int max_batch_tokens =
+      1;  // at least max_sequences, so that everybody who decodes moves in every step
+};
+
+struct Share {
+  int sequence = 0;  // index into running; waiting[i] is running.size() + i
+  int count = 0;     // tokens to compute, at least 1
+};
+
+struct StepPlan {
+  int preempt =
+      -1;  // index into running: send it back to waiting and plan again; shares are empty then
+  int num_admitted = 0;            // the first of waiting, which join running
+  std::vector<Share> shares = {};  // in order of running, then waiting
+};
+
+// Both lists in order of arrival. `room`: pages that could be leased now. Every running sequence
+// gets at least one token, or the plan names a victim. With nothing running and room for the first
+// of waiting, it is admitted.
+StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting,
+                   std::size_t room, const StepLimits& limits);
+
+}  // namespace glint

@@ -1,0 +1,68 @@
+#include "engine/sequence.h"
+
+#include <fmt/format.h>
+
+namespace glint {
+namespace {
+
+Status check_request(const GenerateRequest& request, int vocab_size, int context) {
+  if (request.prompt.empty()) return invalid_argument("the prompt is empty");
+  if (request.prompt.size() >= static_cast<std::size_t>(context)) {
+    return invalid_argument(fmt::format(
+        "the maximum context length is {} tokens, and the prompt has {}, which leaves no "
+        "room for an answer; shorten the prompt or start with a larger context",
+        context, request.prompt.size()));
+  }
+  for (std::size_t i = 0; i < request.prompt.size(); ++i) {
+    const std::int32_t token = request.prompt[i];
+    if (token < 0 || token >= vocab_size) {
+      return invalid_argument(fmt::format("token {} of the prompt is {}, and the vocabulary has {}",
+                                          i, token, vocab_size));
+    }
+  }
+  if (request.max_tokens < 1) {
+    return invalid_argument(
+        fmt::format("max_tokens is {}, and must be 1 or more", request.max_tokens));
+  }
+  return check_sampling(request.sampling, vocab_size);
+}
+
+}  // namespace
+
+Usage Sequence::usage(Clock::time_point now) const {
+  Usage usage{.prompt_tokens = prompt_len,
+              .cached_tokens = cached_tokens,
+              .completion_tokens = num_generated()};
+  usage.queue_s = seconds_between(submitted, started ? started_at : now);
+  if (!started) return usage;
+  const bool has_token = num_generated() > 0;
+  usage.prefill_s = seconds_between(started_at, has_token ? first_token_at : now);
+  if (has_token) usage.decode_s = seconds_between(first_token_at, now);
+  return usage;
+}
+
+Result<std::unique_ptr<Sequence>> make_sequence(GenerateRequest request, EventSink sink,
+                                                std::shared_ptr<const std::atomic<bool>> cancelled,
+                                                int vocab_size, int context) {
+  GLINT_TRY_VOID(check_request(request, vocab_size, context));
+  const int prompt_len = static_cast<int>(request.prompt.size());
+  Sampler sampler(std::move(request.sampling), request.min_tokens, request.stop_ids,
+                  request.prompt);
+  return std::unique_ptr<Sequence>(new Sequence{
+      .tokens = std::move(request.prompt),
+      .prompt_len = prompt_len,
+      .max_tokens = std::min(request.max_tokens, context - prompt_len),
+      .stop_ids = std::move(request.stop_ids),
+      .cache_salt = request.cache_salt,
+      .timeout_s = request.timeout_s,
+      .sampler = std::move(sampler),
+      .sink = std::move(sink),
+      .cancelled = std::move(cancelled),
+      .cache = {},
+      .submitted = Clock::now(),
+      .started_at = {},
+      .first_token_at = {},
+  });
+}
+
+}  // namespace glint

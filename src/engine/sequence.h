@@ -1,0 +1,62 @@
+// What the engine runs: the tokens, cache and sampling state of one request. Owned by the engine
+// thread once submitted.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "cache/cache.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+
+namespace glint {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+struct Sequence {
+  std::vector<std::int32_t> tokens;  // prompt, then sampled ones: all that is known
+  int prompt_len = 0;
+  int max_tokens = 0;  // clamped to the context
+  std::vector<std::int32_t> stop_ids;
+  std::uint64_t cache_salt = 0;
+  double timeout_s = 0;
+  Sampler sampler;
+  EventSink sink;
+  std::shared_ptr<const std::atomic<bool>> cancelled;
+
+  SequenceCache cache;    // its length is how many tokens are computed
+  bool started = false;   // kStarted was sent
+  int cached_tokens = 0;  // of the prompt, when it started
+  Clock::time_point submitted;
+  Clock::time_point started_at;
+  Clock::time_point first_token_at;
+
+  int known() const { return static_cast<int>(tokens.size()); }
+  int computed() const { return cache.length(); }
+  int num_generated() const { return known() - prompt_len; }
+  bool is_stop(std::int32_t token) const {
+    return std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end();
+  }
+  bool timed_out(Clock::time_point now) const {
+    return timeout_s > 0 && seconds_between(submitted, now) > timeout_s;
+  }
+  Usage usage(Clock::time_point now) const;
+};
+
+// Checks a request against the vocabulary and the context, and makes a sequence that waits. Errors:
+// kInvalidArgument, naming the field and the numbers.
+Result<std::unique_ptr<Sequence>> make_sequence(GenerateRequest request, EventSink sink,
+                                                std::shared_ptr<const std::atomic<bool>> cancelled,
+                                                int vocab_size, int context);
+
+}  // namespace glint

@@ -1,0 +1,178 @@
+// A model that shows page-table mistakes: it writes what it was given into the cache, and answers
+// from what it reads back through the page table. answer() says the same from the tokens alone.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "base/check.h"
+#include "base/thread_pool.h"
+#include "models/model.h"
+
+namespace glint {
+
+inline std::uint64_t fake_mix(std::uint64_t x) {
+  x = (x ^ (x >> 31)) * 0x9fb21c651e98df25u;
+  return x ^ (x >> 28);
+}
+
+class FakeModel : public Model {
+ public:
+  static constexpr int kVocabSize = 101;
+  static constexpr std::int32_t kPoison = 100;  // a sequence that holds it has NaN logits
+
+  // What one step ran.
+  struct Span {
+    int start, count;
+  };
+
+  const ModelInfo& info() const override { return info_; }
+  CacheSpec cache_spec() const override {
+    return {.name = "fake", .num_layers = 2, .row_bytes = sizeof(std::uint64_t)};
+  }
+  void forward(Exec&, Cache& cache, const Batch& batch, std::span<float> logits) const override {
+    if (before_forward) before_forward(batch);
+    check_batch(batch, logits);
+    steps.emplace_back();
+    for (const SequenceSpan& span : batch.sequences) {
+      steps.back().push_back({span.start, span.count});
+      write_rows(cache, batch, span);
+    }
+    std::size_t sequence = 0;
+    for (std::size_t i = 0; i < batch.logit_rows.size(); ++i) {
+      const int row = batch.logit_rows[i];
+      while (batch.sequences[sequence].begin + batch.sequences[sequence].count <= row) ++sequence;
+      const SequenceSpan& span = batch.sequences[sequence];
+      fill(read_state(cache, span, span.start + row - span.begin),
+           logits.subspan(i * kVocabSize, kVocabSize));
+    }
+  }
+  void forward_probed(Exec& exec, Cache& cache, const Batch& batch, std::span<float> logits,
+                      const Probe&) const override {
+    forward(exec, cache, batch, logits);
+  }
+
+  // The logits after `tokens`, and the likeliest continuation.
+  static std::vector<float> answer(std::span<const std::int32_t> tokens) {
+    State state;
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      state.add(local(tokens[i], static_cast<int>(i)));
+    std::vector<float> logits(kVocabSize);
+    fill(state, logits);
+    return logits;
+  }
+  static std::vector<std::int32_t> greedy(std::vector<std::int32_t> tokens, int count) {
+    std::vector<std::int32_t> out;
+    for (int i = 0; i < count; ++i) {
+      const auto logits = answer(tokens);
+      std::int32_t best = 0;
+      for (std::int32_t t = 1; t < kVocabSize; ++t) {
+        if (logits[static_cast<std::size_t>(t)] > logits[static_cast<std::size_t>(best)]) best = t;
+      }
+      out.push_back(best);
+      tokens.push_back(best);
+    }
+    return out;
+  }
+
+  mutable std::vector<std::vector<Span>> steps;
+  std::function<void(const Batch&)> before_forward;
+
+ private:
+  // Rows of layer 0 depend on their own token, those of layer 1 on all before: a wrong page shows
+  // in one or the other.
+  struct State {
+    std::uint64_t chain = 1;
+    std::uint64_t sum = 0;
+    bool poisoned = false;
+    void add(std::uint64_t row) {
+      chain = fake_mix(chain * 31 + row);
+      sum += row * row;
+      if (row % kVocabSize == kPoison) poisoned = true;
+    }
+  };
+
+  static std::uint64_t local(std::int32_t token, int position) {
+    const auto scale = static_cast<std::uint64_t>(position) * 7919 + 13;
+    return scale * kVocabSize + static_cast<std::uint64_t>(token);
+  }
+  static std::uint64_t* row(Cache& cache, const SequenceSpan& span, int layer, int position) {
+    const PageId page = span.pages[static_cast<std::size_t>(position / kPageSize)];
+    return reinterpret_cast<std::uint64_t*>(cache.rows(page, layer)) + position % kPageSize;
+  }
+  void write_rows(Cache& cache, const Batch& batch, const SequenceSpan& span) const {
+    for (int i = 0; i < span.count; ++i) {
+      const int position = span.start + i;
+      const std::uint64_t value =
+          local(batch.tokens[static_cast<std::size_t>(span.begin + i)], position);
+      *row(cache, span, 0, position) = value;
+      const std::uint64_t before = position == 0 ? 1 : *row(cache, span, 1, position - 1);
+      *row(cache, span, 1, position) = fake_mix(before * 31 + value);
+    }
+  }
+  static State read_state(Cache& cache, const SequenceSpan& span, int position) {
+    State state;
+    for (int p = 0; p <= position; ++p) state.add(*row(cache, span, 0, p));
+    state.chain = *row(cache, span, 1, position);
+    return state;
+  }
+  static void fill(const State& state, std::span<float> logits) {
+    for (std::size_t t = 0; t < logits.size(); ++t) {
+      const std::uint64_t h = fake_mix(fake_mix(state.chain + t * 0x9e3779b97f4a7c15u) + state.sum);
+      logits[t] = static_cast<float>(h >> 40) * 0x1p-20f - 8.0f;
+      if (state.poisoned) logits[t] = std::numeric_limits<float>::quiet_NaN();
+    }
+    logits[kPoison] = state.poisoned ? logits[0] : -20.0f;  // never sampled on its own
+  }
+  static void check_batch(const Batch& batch, std::span<float> logits) {
+    int begin = 0;
+    for (const SequenceSpan& span : batch.sequences) {
+      GLINT_CHECK(span.begin == begin && span.count > 0 && span.start >= 0);
+      GLINT_CHECK(span.pages.size() * kPageSize >=
+                  static_cast<std::size_t>(span.start + span.count));
+      begin += span.count;
+    }
+    GLINT_CHECK(static_cast<std::size_t>(begin) == batch.tokens.size() && begin > 0);
+    GLINT_CHECK(logits.size() == batch.logit_rows.size() * kVocabSize);
+    for (std::size_t i = 1; i < batch.logit_rows.size(); ++i) {
+      GLINT_CHECK(batch.logit_rows[i - 1] < batch.logit_rows[i]);
+    }
+  }
+  static ModelInfo make_info() {
+    ModelInfo info;
+    info.model_type = "fake";
+    info.vocab_size = kVocabSize;
+    return info;
+  }
+  ModelInfo info_ = make_info();
+};
+
+// Everything a model runs with, and a cache of `num_pages`.
+struct FakeRig {
+  explicit FakeRig(std::size_t num_pages, bool prefix_reuse = true, int threads = 1)
+      : pool(threads), cache(model.cache_spec(), num_pages, prefix_reuse) {}
+
+  FakeModel model;
+  KernelTable table;
+  ThreadPool pool;
+  Workspace workspace;
+  Exec exec{table, pool, workspace};
+  Cache cache;
+};
+
+// The first n tokens of an endless text that `name` stands for.
+inline std::vector<std::int32_t> fake_text(std::string_view name, int n) {
+  std::uint64_t h = 17;
+  for (const char c : name) h = fake_mix(h * 131 + static_cast<unsigned char>(c));
+  std::vector<std::int32_t> tokens;
+  for (int i = 0; i < n; ++i) {
+    h = fake_mix(h + 0x9e3779b97f4a7c15u);
+    tokens.push_back(static_cast<std::int32_t>(h % FakeModel::kPoison));
+  }
+  return tokens;
+}
+
+}  // namespace glint
