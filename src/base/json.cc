@@ -138,6 +138,9 @@ class Builder {
     return add(std::move(done));
   }
   bool add(Json value) {
+    if (++num_values_ > limits_.max_values) {
+      return fail(fmt::format("more than {} values", limits_.max_values));
+    }
     if (stack_.empty()) {
       root_ = std::move(value);
       return true;
@@ -156,6 +159,7 @@ class Builder {
   std::vector<Frame> stack_;
   Json root_;
   std::string error_;
+  std::size_t num_values_ = 0;
 };
 
 // Length of the well-formed UTF-8 sequence at the front of `text` (RFC 3629), or 0; then `bad` is

@@ -83,8 +83,9 @@ bool operator==(const Json& a, const Json& b);
 struct JsonLimits {
   int max_depth = 128;                 // nested arrays and objects
   std::size_t max_bytes = 256u << 20;  // length of the text
-  bool refuse_duplicate_keys =
-      false;  // true for file headers; requests let the last one win, in the first one's place
+  std::size_t max_values = 8u << 20;   // all of them together; each costs 40 bytes or more
+  // True for file headers; requests let the last one win, in the first one's place.
+  bool refuse_duplicate_keys = false;
 };
 
 // Parses one JSON document that fills `text`. Errors: kInvalidArgument with the byte offset.

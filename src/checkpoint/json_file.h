@@ -13,7 +13,7 @@ namespace glint {
 // What config.json and its siblings may cost. Duplicate keys are refused: two readers could take
 // different ones.
 inline constexpr JsonLimits kConfigLimits{
-    .max_depth = 64, .max_bytes = 16u << 20, .refuse_duplicate_keys = true};
+    .max_depth = 64, .max_bytes = 16u << 20, .max_values = 1u << 20, .refuse_duplicate_keys = true};
 
 // Parses `text` of file `name` as an object. Errors: kCorrupt, naming the file, and what it is if
 // it is something else.

@@ -133,6 +133,12 @@ TEST(Json, the_size_is_bounded) {
   EXPECT_NE(error_of("[1,2]", {.max_bytes = 4}).find("limit of 4"), std::string::npos);
 }
 
+TEST(Json, the_number_of_values_is_bounded) {
+  EXPECT_EQ(error_of("[1,{\"a\":2}]", {.max_values = 4}), "accepted");
+  EXPECT_NE(error_of("[1,{\"a\":2}]", {.max_values = 3}).find("more than 3 values"),
+            std::string::npos);
+}
+
 TEST(Json, the_last_duplicate_wins_in_the_place_of_the_first) {
   EXPECT_EQ(round_trip(R"({"a":1,"b":2,"a":3,"c":4,"a":5})"), R"({"a":5,"b":2,"c":4})");
   std::string many = "{\"k\":0";

@@ -394,6 +394,25 @@ TEST_F(CheckpointFolder, why_missing_says_where_a_tensor_was_looked_for) {
               HasSubstr("extra.safetensors beside it was ignored"));
 }
 
+TEST(Checkpoint, folders_written_by_the_reference_library_open) {
+  const struct {
+    const char* folder;
+    std::size_t files;
+  } cases[] = {{"/models/demo", 1},
+               {"/tests/data/golden/glm4_moe_lite", 1},
+               {"/tests/data/golden/glm4_moe_lite_groups", 3}};
+  for (const auto& c : cases) {
+    const Opened o = open(std::string(GLINT_SOURCE_DIR) + c.folder, true, LogLevel::kWarn);
+    ASSERT_TRUE(o.checkpoint) << o.error;
+    const std::size_t weight_files =
+        std::count_if(o.checkpoint->files().begin(), o.checkpoint->files().end(),
+                      [](const std::string& name) { return name.starts_with("model"); });
+    EXPECT_EQ(weight_files, c.files) << c.folder;
+    EXPECT_NE(o.checkpoint->find("model.embed_tokens.weight"), nullptr);
+    EXPECT_EQ(o.logged, "");
+  }
+}
+
 TEST_F(CheckpointFolder, a_checkpoint_of_9000_tensors_in_48_shards_opens_well_within_a_second) {
   std::vector<std::pair<std::string, std::string>> map;
   for (int shard = 0; shard < 48; ++shard) {
