@@ -53,7 +53,8 @@ std::uint64_t saved_states(const Leaf& leaf1) {
 
 constexpr std::uint64_t kYmmStates = 0x6;                // SSE, AVX
 constexpr std::uint64_t kZmmStates = kYmmStates | 0xe0;  // opmask, upper halves, upper registers
-constexpr std::uint64_t kTileStates = (1u << 17) | (1u << 18);  // tile configuration, tile data
+[[maybe_unused]] constexpr std::uint64_t kTileStates =
+    (1u << 17) | (1u << 18);  // tile configuration, tile data
 
 // Linux gives tile data to a process only on request (arch_prctl(2), ARCH_REQ_XCOMP_PERM), and may
 // refuse. Once granted it covers every thread of the process.
