@@ -113,6 +113,7 @@ Result<SafetensorsEntry> read_entry(const Place& place, const Json& value) {
 }
 
 Status check_metadata(std::string_view file, const Json& value) {
+  if (value.is_null()) return {};
   bool fine = value.is_object();
   if (fine) {
     for (const auto& [key, text] : value.as_object()) fine = fine && text.is_string();

@@ -70,6 +70,7 @@ TEST(Safetensors, mapped_tensors_see_their_own_bytes) {
 
 TEST(Safetensors, empty_files_scalars_and_empty_tensors_are_fine) {
   EXPECT_EQ(refusal_of_header("{}", 0), "accepted");
+  EXPECT_EQ(refusal_of_header("{\"__metadata__\":null}", 0), "accepted");
   EXPECT_EQ(refusal_of_header("{" + entry("scalar", "F32", "[]", 0, 4) + "}", 4), "accepted");
   const std::string header = "{" + entry("full", "U8", "[2]", 0, 2) + "," +
                              entry("none", "F32", "[0,7]", 0, 0) + "," +
