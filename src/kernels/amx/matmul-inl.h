@@ -1,0 +1,231 @@
+// Matrix products on tiles. Weights are the A side: sixteen weight rows of 32 values, as they lie in the file; packed
+// activations are the B side. One output is one chain over k in steps of 32, whatever is computed beside it.
+//
+// Packed activations, rows x k: [rows / 16][k / 32] tiles, a tile holding [16 pairs of k][16 rows][2].
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/amx/tiles-inl.h"
+#include "kernels/table.h"
+
+namespace glint {
+namespace {
+
+// From this many rows on, a panel of weights is copied into tile order first: it is read once per 32 rows from then on,
+// and lies in few cache lines' worth of sets.
+constexpr int kPanelRows = 48;
+constexpr int kPrefetchTiles = 6;  // how far ahead of the tile loads weight lines are asked for
+
+template <typename T>
+struct TileMatmul {
+  static std::size_t packed_bytes(int rows, int k) noexcept {
+    return size(ceil_div(rows, kRowBlock)) * size(ceil_div(k, kTileK)) * kTileBytes;
+  }
+
+  // A panel of 32 weight rows in tile order, and four result tiles.
+  static std::size_t scratch_bytes(int k) noexcept { return 2 * size(ceil_div(k, kTileK)) * kTileBytes + 4 * kTileBytes; }
+
+  static void pack(const float* x, std::size_t x_stride, const std::int32_t* row_index, int rows, int k,
+                   void* out) noexcept {
+    auto* tile = static_cast<std::byte*>(out);
+    for (int first = 0; first < rows; first += kRowBlock) {
+      for (int k0 = 0; k0 < k; k0 += kTileK, tile += kTileBytes) {
+        __m512i pairs[16];
+        for (int r = 0; r < kRowBlock; ++r) {
+          if (first + r >= rows) {
+            pairs[r] = _mm512_setzero_si512();
+            continue;
+          }
+          const std::size_t row = row_index == nullptr ? size(first + r) : size(row_index[first + r]);
+          const float* at = x + row * x_stride + k0;
+          const int left = k - k0;
+          const __m512 low = left >= 16 ? Vec512::load(at) : Vec512::load_first(at, left);
+          const __m512 high = left >= 32  ? Vec512::load(at + 16)
+                              : left > 16 ? Vec512::load_first(at + 16, left - 16)
+                                          : Vec512::zero();
+          pairs[r] = pair_rows(Vec512::even_of(low, high), Vec512::odd_of(low, high));
+        }
+        transpose16(pairs);
+        for (int r = 0; r < 16; ++r) _mm512_store_si512(tile + 64 * r, pairs[r]);
+      }
+    }
+  }
+
+  // Sixteen weight rows: where their tiles are.
+  struct Rows {
+    const std::byte* base;
+    std::size_t tile_step;  // bytes between k steps
+    std::size_t stride;     // bytes between rows of a tile
+  };
+
+  // Rows [n, n + 16) of w, those from n_end on as zeros, copied into tile order at `to`.
+  static Rows copy_rows(const std::byte* w, std::size_t w_stride, int n, int n_end, int k, std::byte* to) {
+    const int steps = ceil_div(k, kTileK);
+    for (int r = 0; r < kTileRows; ++r) {
+      std::byte* out = to + 64 * r;
+      if (n + r >= n_end) {
+        for (int s = 0; s < steps; ++s) _mm512_store_si512(out + size(s) * kTileBytes, _mm512_setzero_si512());
+        continue;
+      }
+      const std::byte* row = w + size(n + r) * w_stride;
+      const std::byte* next = row + w_stride;
+      int s = 0;
+      for (; s < k / kTileK; ++s) {
+        _mm_prefetch(reinterpret_cast<const char*>(next + size(s) * 64), _MM_HINT_T0);
+        _mm512_store_si512(out + size(s) * kTileBytes, _mm512_loadu_si512(row + size(s) * 64));
+      }
+      if (s < steps) {
+        const auto mask = static_cast<__mmask32>((1u << (k % kTileK)) - 1u);
+        _mm512_store_si512(out + size(s) * kTileBytes, _mm512_maskz_loadu_epi16(mask, row + size(s) * 64));
+      }
+    }
+    T::written();
+    return {to, kTileBytes, 64};
+  }
+
+  static bool whole(int n, int n_end, int k) { return n + kTileRows <= n_end && k % kTileK == 0; }
+
+  static Rows weight_rows(const std::byte* w, std::size_t w_stride, int n, int n_end, int k, int rows, std::byte* to) {
+    if (rows < kPanelRows && whole(n, n_end, k)) return {w + size(n) * w_stride, 64, w_stride};
+    return copy_rows(w, w_stride, n, n_end, k, to);
+  }
+
+  static void prefetch(const Rows& rows, int step, int steps) {
+    if (rows.stride == 64 || step + kPrefetchTiles >= steps) return;
+    const auto* at = reinterpret_cast<const char*>(rows.base + size(step + kPrefetchTiles) * rows.tile_step);
+    GLINT_UNROLL
+    for (int r = 0; r < kTileRows; ++r) _mm_prefetch(at + size(r) * rows.stride, _MM_HINT_T0);
+  }
+
+  // c[0], c[1]: weight rows a times row blocks x0, x1; c[2], c[3]: weight rows b times the same. Each is [16 n][16 rows].
+  template <bool kTwoBlocks>
+  static void product(const Rows& a, const Rows& b, const std::byte* x0, const std::byte* x1, int steps, std::byte* c) {
+    T::template zero<0>();
+    T::template zero<2>();
+    if constexpr (kTwoBlocks) {
+      T::template zero<1>();
+      T::template zero<3>();
+    }
+    for (int s = 0; s < steps; ++s) {
+      if constexpr (!kTwoBlocks) {
+        prefetch(a, s, steps);
+        prefetch(b, s, steps);
+      }
+      T::template load<4>(a.base + size(s) * a.tile_step, a.stride);
+      T::template load<6>(x0 + size(s) * kTileBytes, 64);
+      T::template multiply_add<0, 4, 6>();
+      T::template load<5>(b.base + size(s) * b.tile_step, b.stride);
+      T::template multiply_add<2, 5, 6>();
+      if constexpr (kTwoBlocks) {
+        T::template load<7>(x1 + size(s) * kTileBytes, 64);
+        T::template multiply_add<1, 4, 7>();
+        T::template multiply_add<3, 5, 7>();
+      }
+    }
+    T::template store<0>(c, 64);
+    T::template store<2>(c + 2 * kTileBytes, 64);
+    if constexpr (kTwoBlocks) {
+      T::template store<1>(c + kTileBytes, 64);
+      T::template store<3>(c + 3 * kTileBytes, 64);
+    }
+  }
+
+  static void product(const Rows& a, const Rows& b, const std::byte* x, int row, int rows, int k, std::byte* c) {
+    const int steps = ceil_div(k, kTileK);
+    const std::byte* x0 = x + packed_bytes(row, k);
+    const std::byte* x1 = x0 + size(steps) * kTileBytes;
+    if (rows - row > kRowBlock) {
+      product<true>(a, b, x0, x1, steps, c);
+    } else {
+      product<false>(a, b, x0, x1, steps, c);
+    }
+  }
+
+  // One result tile [16 n][16 rows] to y: columns [n, n_end) of rows [row, rows).
+  static void write_tile(const MatmulArgs& args, const std::byte* c, int n, int row) {
+    const int width = args.n1 - n < 16 ? args.n1 - n : 16;
+    const int count = args.rows - row < kRowBlock ? args.rows - row : kRowBlock;
+    __m512i lanes[16];
+    if (count > 2) {
+      for (int i = 0; i < 16; ++i) lanes[i] = _mm512_load_si512(c + 64 * i);
+      transpose16(lanes);
+    } else {
+      const __m512i places = _mm512_slli_epi32(
+          _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 4);
+      for (int r = 0; r < count; ++r) lanes[r] = _mm512_i32gather_epi32(places, c + 4 * r, 4);
+    }
+    for (int r = 0; r < count; ++r) {
+      const std::size_t to = args.y_rows == nullptr ? size(row + r) : size(args.y_rows[row + r]);
+      float* y = args.y + to * args.y_stride + n;
+      __m512 v = _mm512_castsi512_ps(lanes[r]);
+      if (args.row_scale != nullptr) v = _mm512_mul_ps(v, _mm512_set1_ps(args.row_scale[row + r]));
+      if (args.accumulate) v = _mm512_add_ps(v, Vec512::load_first(y, width));
+      Vec512::store_first(y, width, v);
+    }
+  }
+
+  static void matmul(const MatmulArgs& args) noexcept {
+    T::start();
+    std::byte* panel = args.scratch;
+    std::byte* c = panel + 2 * size(ceil_div(args.k, kTileK)) * kTileBytes;
+    for (int n = args.n0; n < args.n1; n += 32) {
+      const bool second = n + 16 < args.n1;
+      const Rows a = weight_rows(args.w, args.w_stride, n, args.n1, args.k, args.rows, panel);
+      const Rows b = second ? weight_rows(args.w, args.w_stride, n + 16, args.n1, args.k, args.rows,
+                                          panel + size(ceil_div(args.k, kTileK)) * kTileBytes)
+                            : a;
+      for (int row = 0; row < args.rows; row += 2 * kRowBlock) {
+        product(a, b, static_cast<const std::byte*>(args.x), row, args.rows, args.k, c);
+        write_tile(args, c, n, row);
+        if (second) write_tile(args, c + 2 * kTileBytes, n + 16, row);
+        if (row + kRowBlock < args.rows) {
+          write_tile(args, c + kTileBytes, n, row + kRowBlock);
+          if (second) write_tile(args, c + 3 * kTileBytes, n + 16, row + kRowBlock);
+        }
+      }
+    }
+  }
+
+  // silu(gate) * up of one pair of result tiles, as half a packed tile: eight pairs of columns.
+  static void write_hidden(const std::byte* gate, const std::byte* up, std::byte* to) {
+    for (int pair = 0; pair < 8; ++pair) {
+      __m512 z[2];
+      for (int i = 0; i < 2; ++i) {
+        const int n = 2 * pair + i;
+        const __m512 g = _mm512_load_ps(reinterpret_cast<const float*>(gate + 64 * n));
+        z[i] = _mm512_mul_ps(silu<Vec512>(g), _mm512_load_ps(reinterpret_cast<const float*>(up + 64 * n)));
+      }
+      _mm512_store_si512(to + 64 * pair, pair_rows(z[0], z[1]));
+    }
+  }
+
+  static void gate_up(const GateUpArgs& args) noexcept {
+    T::start();
+    const std::size_t steps = size(ceil_div(args.k, kTileK));
+    std::byte* panel = args.scratch;
+    std::byte* c = panel + 2 * steps * kTileBytes;
+    auto* z = static_cast<std::byte*>(args.z);
+    const std::size_t hidden_step = size(ceil_div(args.n_total, kTileK)) * kTileBytes;  // between row blocks
+    // The padding of the last tile is computed as columns of zero weights.
+    const int end = args.n1 == args.n_total ? ceil_div(args.n1, kTileK) * kTileK : args.n1;
+    for (int n = args.n0; n < end; n += 16) {
+      const Rows a = weight_rows(args.w_gate, args.w_stride, n, args.n1, args.k, args.rows, panel);
+      const Rows b = weight_rows(args.w_up, args.w_stride, n, args.n1, args.k, args.rows, panel + steps * kTileBytes);
+      std::byte* to = z + size(n / kTileK) * kTileBytes + (n % kTileK == 0 ? 0 : kTileBytes / 2);
+      for (int row = 0; row < args.rows; row += 2 * kRowBlock) {
+        product(a, b, static_cast<const std::byte*>(args.x), row, args.rows, args.k, c);
+        std::byte* block = to + size(row / kRowBlock) * hidden_step;
+        write_hidden(c, c + 2 * kTileBytes, block);
+        if (row + kRowBlock < args.rows) write_hidden(c + kTileBytes, c + 3 * kTileBytes, block + hidden_step);
+      }
+    }
+  }
+
+  static MatmulKernels kernels() { return {packed_bytes, pack, matmul, gate_up, scratch_bytes}; }
+};
+
+}  // namespace
+}  // namespace glint
