@@ -24,18 +24,18 @@ struct SamplingParams {
   int repeat_last_n = -1;
   float presence_penalty = 0.0f;  // over generated tokens
   float frequency_penalty = 0.0f;
-  std::vector<std::pair<std::int32_t, float>> logit_bias;
+  std::vector<std::pair<std::int32_t, float>> logit_bias = {};
   std::uint64_t seed = 0;  // the draw of token i depends on (seed, i) alone
   int top_logprobs = -1;   // -1: no log-probs; 0: of the token; N: and of the N likeliest
 };
 
 struct GenerateRequest {
-  std::vector<std::int32_t> prompt;  // at least one token
-  SamplingParams sampling;
+  std::vector<std::int32_t> prompt = {};  // at least one token
+  SamplingParams sampling = {};
   int max_tokens = 0;  // >= 1; clamped to the room left in the context
   int min_tokens = 0;
-  std::vector<std::int32_t>
-      stop_ids;  // end the sequence; the stop token is counted and reported, then finish
+  // End the sequence. The stop token is counted and reported, then the sequence finishes.
+  std::vector<std::int32_t> stop_ids = {};
   std::uint64_t cache_salt = 0;
   double timeout_s = 0;  // since submit(), then kError with code kCancelled; 0: none
 };
