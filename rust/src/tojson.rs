@@ -1,6 +1,6 @@
 //! `tojson` as Python's json.dumps writes it, with the defaults that transformers gives chat templates.
 
-use minijinja::value::{from_args, Kwargs, Rest, ValueKind};
+use minijinja::value::{from_args, Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use crate::guard::GUARD;
@@ -18,7 +18,8 @@ struct Writer<'a> {
 }
 
 /// The filter: `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
-pub fn tojson(state: &State, value: &Value, args: Rest<Value>) -> Result<String, Error> {
+pub fn tojson(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
+    let args = args.into_values();
     let (given, kwargs): (&[Value], Kwargs) = from_args(&args)?;
     let option = |index: usize, name: &str| -> Result<Option<Value>, Error> {
         let option = match given.get(index) {
