@@ -1,0 +1,381 @@
+#include "server/server.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <ctime>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/log.h"
+#include "server/access.h"
+#include "server/chat_answer.h"
+#include "server/http.h"
+#include "server/http_text.h"
+#include "server/worker.h"
+
+namespace glint {
+namespace {
+
+enum class Route {
+  kNone,
+  kHint,
+  kHealth,
+  kLive,
+  kVersion,
+  kModels,
+  kModel,
+  kChatCompletions,
+  kNotSupported,
+};
+
+struct RouteInfo {
+  Route route = Route::kNone;
+  bool is_post = false;
+  bool is_guarded = false;
+};
+
+constexpr std::string_view kModelPrefixes[] = {"/v1/models/", "/models/"};
+
+RouteInfo find_route(const std::string& path) {
+  static const std::map<std::string, RouteInfo, std::less<>> kRoutes = {
+      {"/", {Route::kHint, false, false}},
+      {"/health", {Route::kHealth, false, false}},
+      {"/v1/health", {Route::kHealth, false, false}},
+      {"/ping", {Route::kHealth, false, false}},
+      {"/live", {Route::kLive, false, false}},
+      {"/version", {Route::kVersion, false, false}},
+      {"/v1/models", {Route::kModels, false, true}},
+      {"/models", {Route::kModels, false, true}},
+      {"/v1/chat/completions", {Route::kChatCompletions, true, true}},
+      {"/chat/completions", {Route::kChatCompletions, true, true}},
+      {"/v1/embeddings", {Route::kNotSupported, true, true}},
+      {"/v1/rerank", {Route::kNotSupported, true, true}},
+  };
+  if (const auto found = kRoutes.find(path); found != kRoutes.end()) return found->second;
+  for (const std::string_view prefix : kModelPrefixes) {
+    if (path.starts_with(prefix)) return {Route::kModel, false, true};
+  }
+  return {};
+}
+
+HttpResponse json_response(int status, const Json& body) {
+  HttpResponse response;
+  response.status = status;
+  response.body = body.dump();
+  return response;
+}
+
+Json status_json(const char* status) {
+  return Json(Json::Object{{"status", Json(status)}});
+}
+
+Json model_json(const std::string& name, const std::string& root, std::int64_t created,
+                const ModelInfo& info, int context) {
+  Json meta(Json::Object{{"n_vocab", Json(info.vocab_size)},
+                         {"n_ctx_train", Json(info.max_position_embeddings)},
+                         {"n_embd", Json(info.hidden_size)},
+                         {"n_params", Json(info.total_parameters)},
+                         {"size", Json(info.weight_bytes)},
+                         {"ftype", Json(info.weight_format)}});
+  Json text(Json::Array{Json("text")});
+  return Json(Json::Object{{"id", Json(name)},
+                           {"object", Json("model")},
+                           {"created", Json(created)},
+                           {"owned_by", Json("glint")},
+                           {"root", Json(root)},
+                           {"parent", Json()},
+                           {"max_model_len", Json(context)},
+                           {"meta", std::move(meta)},
+                           {"architecture", Json(Json::Object{{"input_modalities", text},
+                                                              {"output_modalities", text}})}});
+}
+
+Status check_options(const ServerOptions& options) {
+  if (options.served_names.empty())
+    return invalid_argument("--served-model-name: at least one name is needed");
+  if (options.api_keys.empty() && !options.insecure_no_auth && !is_loopback(options.host)) {
+    return invalid_argument(
+        fmt::format("--host {}: others can reach this address, so set --api-key KEY (or "
+                    "--insecure-no-auth if that is meant)",
+                    options.host));
+  }
+  if (std::ranges::any_of(options.api_keys, [](const std::string& key) { return key.empty(); })) {
+    return invalid_argument("--api-key: must not be empty");
+  }
+  if (!options.chat_template_kwargs.is_null() && !options.chat_template_kwargs.is_object()) {
+    return invalid_argument("--chat-template-kwargs: must be a JSON object");
+  }
+  return {};
+}
+
+}  // namespace
+
+struct Server::State {
+  explicit State(ServerOptions given)
+      : options(std::move(given)), access(options.api_keys, options.host) {}
+
+  const ServerOptions options;
+  const Access access;
+  std::string url;
+
+  // I/O thread only.
+  std::shared_ptr<const ServedModel> model;  // null while loading
+  Json models;                               // [model, ...] of /v1/models
+  std::map<ChatAnswer*, std::shared_ptr<ChatAnswer>> answers;
+  bool draining = false;
+
+  std::mutex mutex;  // guards what follows
+  std::condition_variable done_changed;
+  bool done = false;
+  bool clean = true;
+
+  std::unique_ptr<Worker> worker;
+  std::unique_ptr<HttpServer> http;
+
+  HttpHandlers handlers();
+  std::optional<HttpResponse> check(const HttpRequest& request) const;
+  void handle(const std::shared_ptr<HttpExchange>& exchange);
+  HttpResponse simple_answer(Route route, const HttpRequest& request) const;
+  HttpResponse health() const;
+  HttpResponse one_model(const HttpRequest& request) const;
+  void start_chat(const std::shared_ptr<HttpExchange>& exchange);
+  void on_stop_signal(int count);
+  void watch_drain(double seconds_left);
+  void abort_answers(bool only_waiting);
+  void finish(bool is_clean);
+};
+
+HttpHandlers Server::State::handlers() {
+  HttpHandlers handlers;
+  handlers.check = [this](const HttpRequest& request) { return check(request); };
+  handlers.handle = [this](std::shared_ptr<HttpExchange> exchange) { handle(exchange); };
+  handlers.on_stop_signal = [this](int count) { on_stop_signal(count); };
+  handlers.error_page = [](int status, const std::string& message) {
+    return error_response(error_of_status(status, message));
+  };
+  return handlers;
+}
+
+std::optional<HttpResponse> Server::State::check(const HttpRequest& request) const {
+  if (request.method == "OPTIONS") return std::nullopt;
+  const RouteInfo route = find_route(request.path);
+  if (route.route == Route::kNone) {
+    return error_response(error_of_status(404, fmt::format("There is no {} here.", request.path)));
+  }
+  const bool method_fits = route.is_post ? request.method == "POST"
+                                         : request.method == "GET" || request.method == "HEAD";
+  if (!method_fits) {
+    const char* allowed = route.is_post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+    HttpResponse response = error_response(error_of_status(
+        405, fmt::format("{} takes {}, not {}.", request.path, allowed, request.method)));
+    response.headers.emplace_back("Allow", allowed);
+    return response;
+  }
+  if (!route.is_guarded) return std::nullopt;
+  if (const std::optional<ApiError> refusal = access.check(request))
+    return error_response(*refusal);
+  if (draining) return error_response(draining_error());
+  if (model == nullptr) return error_response(loading_error());
+  return std::nullopt;
+}
+
+void Server::State::handle(const std::shared_ptr<HttpExchange>& exchange) {
+  const HttpRequest& request = exchange->request();
+  if (request.method == "OPTIONS") {
+    HttpResponse response;
+    response.status = 204;
+    response.headers.emplace_back("Allow", "GET, HEAD, POST, OPTIONS");
+    return exchange->respond(std::move(response));
+  }
+  const Route route = find_route(request.path).route;
+  if (route == Route::kChatCompletions) return start_chat(exchange);
+  exchange->respond(simple_answer(route, request));
+}
+
+HttpResponse Server::State::simple_answer(Route route, const HttpRequest& request) const {
+  switch (route) {
+    case Route::kHint: {
+      HttpResponse response;
+      response.content_type = "text/plain; charset=utf-8";
+      response.body = fmt::format(
+          "glint {}: an OpenAI-compatible server. Try /v1/models and /v1/chat/completions.\n",
+          options.version);
+      return response;
+    }
+    case Route::kHealth:
+      return health();
+    case Route::kLive:
+      return json_response(200, status_json("ok"));
+    case Route::kVersion: {
+      Json api(Json::Object{{"openai", Json("v1")}});
+      return json_response(
+          200, Json(Json::Object{{"version", Json(options.version)}, {"api", std::move(api)}}));
+    }
+    case Route::kModels:
+      return json_response(200, Json(Json::Object{{"object", Json("list")}, {"data", models}}));
+    case Route::kModel:
+      return one_model(request);
+    case Route::kNotSupported: {
+      ApiError error =
+          error_of_status(501, fmt::format("{} is not supported by this server.", request.path));
+      error.code = "not_supported";
+      return error_response(error);
+    }
+    case Route::kNone:
+    case Route::kChatCompletions:
+      break;
+  }
+  return error_response(error_of_status(404, "There is nothing here."));
+}
+
+HttpResponse Server::State::health() const {
+  if (draining) return json_response(503, status_json("draining"));
+  if (model == nullptr) return json_response(503, status_json("loading"));
+  return json_response(200, status_json("ok"));
+}
+
+HttpResponse Server::State::one_model(const HttpRequest& request) const {
+  std::string_view rest = request.path;
+  for (const std::string_view prefix : kModelPrefixes) {
+    if (rest.starts_with(prefix)) rest.remove_prefix(prefix.size());
+  }
+  const std::string id = percent_decode(rest);
+  for (const Json& entry : models.as_array()) {
+    if (entry.find("id")->as_string() == id) return json_response(200, entry);
+  }
+  ApiError error = error_of_status(404, fmt::format("The model '{}' is not served here.", id));
+  error.code = "model_not_found";
+  return error_response(error);
+}
+
+void Server::State::start_chat(const std::shared_ptr<HttpExchange>& exchange) {
+  auto answer = std::make_shared<ChatAnswer>(model, exchange, http->mailbox(),
+                                             [this](ChatAnswer* ended) { answers.erase(ended); });
+  answers.emplace(answer.get(), answer);
+  answer->start(*worker);
+}
+
+void Server::State::on_stop_signal(int count) {
+  if (count > 1) {
+    http->close_connections();
+    return finish(false);
+  }
+  log_info(fmt::format("stopping: {} requests have {:g} s to end", answers.size(),
+                       options.drain_timeout_s));
+  draining = true;
+  http->stop_accepting();
+  abort_answers(true);
+  watch_drain(options.drain_timeout_s);
+}
+
+void Server::State::watch_drain(double seconds_left) {
+  constexpr double kPoll = 0.02;
+  // After the last answer its bytes still have to leave.
+  constexpr double kFlush = 0.5;
+  if (answers.empty()) {
+    if (http->num_connections() == 0) return finish(true);
+    return http->after(kFlush, [this] { finish(true); });
+  }
+  if (seconds_left <= 0) {
+    abort_answers(false);
+    return http->after(kFlush, [this] { finish(false); });
+  }
+  http->after(kPoll, [this, seconds_left] { watch_drain(seconds_left - kPoll); });
+}
+
+void Server::State::abort_answers(bool only_waiting) {
+  const auto copy = answers;  // aborting erases
+  for (const auto& [key, answer] : copy) {
+    if (!only_waiting || !answer->is_running()) answer->abort(draining_error());
+  }
+}
+
+void Server::State::finish(bool is_clean) {
+  const std::lock_guard lock(mutex);
+  if (done) return;
+  done = true;
+  clean = is_clean;
+  done_changed.notify_all();
+}
+
+Server::Server() = default;
+
+Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
+  GLINT_TRY_VOID(check_options(options));
+  HttpOptions http;
+  http.host = options.host;
+  http.port = options.port;
+  http.server_header = "glint/" + options.version;
+  http.max_header_bytes = options.max_header_bytes;
+  http.max_body_bytes = options.max_body_bytes;
+  http.header_timeout_s = options.header_timeout_s;
+  http.body_idle_timeout_s = options.body_idle_timeout_s;
+  http.write_stall_timeout_s = options.write_stall_timeout_s;
+  http.keep_alive_timeout_s = options.keep_alive_timeout_s;
+  http.max_connections = options.max_connections;
+
+  std::unique_ptr<Server> server(new Server());
+  server->state_ = std::make_unique<State>(std::move(options));
+  State& state = *server->state_;
+  state.worker = std::make_unique<Worker>();
+  GLINT_TRY(state.http, HttpServer::listen(std::move(http), state.handlers()));
+  const std::string& host = state.options.host;
+  const bool is_v6 = host.find(':') != std::string::npos;
+  state.url =
+      fmt::format("http://{}{}{}:{}", is_v6 ? "[" : "", host, is_v6 ? "]" : "", state.http->port());
+  return server;
+}
+
+Server::~Server() {
+  if (state_ == nullptr) return;
+  // The I/O thread hands work to the worker, so it ends first; what the worker still posts is
+  // dropped.
+  state_->http.reset();
+  state_->worker.reset();
+}
+
+int Server::port() const {
+  return state_->http->port();
+}
+const std::string& Server::url() const {
+  return state_->url;
+}
+
+void Server::attach(Engine& engine, std::shared_ptr<const TextAssets> text, const ModelInfo& info) {
+  auto model = std::make_shared<ServedModel>();
+  model->engine = &engine;
+  model->text = std::move(text);
+  model->names = state_->options.served_names;
+  model->any_model = state_->options.any_model;
+  model->fingerprint = fmt::format("glint-{}-{}", state_->options.version, info.weight_format);
+  model->template_kwargs = state_->options.chat_template_kwargs;
+  model->max_n = state_->options.max_n;
+  model->sse_ping_s = state_->options.sse_ping_s;
+  model->request_timeout_s = state_->options.request_timeout_s;
+  Json models(Json::Array{});
+  const std::int64_t now = std::time(nullptr);
+  for (const std::string& name : model->names) {
+    models.push_back(
+        model_json(name, state_->options.model_root, now, info, engine.options().context));
+  }
+  state_->http->mailbox()->post(
+      [state = state_.get(), model = std::move(model), models = std::move(models)] {
+        state->model = model;
+        state->models = models;
+      });
+}
+
+bool Server::run() {
+  std::unique_lock lock(state_->mutex);
+  state_->done_changed.wait(lock, [this] { return state_->done; });
+  return state_->clean;
+}
+
+void Server::request_stop() noexcept {
+  state_->http->signal_stop();
+}
+
+}  // namespace glint
