@@ -2,9 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <limits>
+
+#include "cpu_time.h"
 
 namespace glint {
 namespace {
@@ -160,9 +161,9 @@ TEST(Json, objects_of_many_keys_parse_in_linear_time) {
   std::string text = "{";
   for (int i = 0; i < 100000; ++i) text += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":0";
   text += "}";
-  const auto start = std::chrono::steady_clock::now();
+  const double start = thread_cpu_seconds();
   EXPECT_EQ(error_of(text), "accepted");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(thread_cpu_seconds() - start, 2.0);
 }
 
 TEST(Json, set_returns_the_member_so_that_nested_objects_build_in_place) {
