@@ -18,7 +18,10 @@ void StepLoop::step() {
   if (idle()) return;
   const StepPlan next = plan();
   GLINT_CHECK(!next.shares.empty());  // the cache holds at least one whole context
-  admit(next.num_admitted);
+  if (next.num_admitted > 0) {
+    admit(next.num_admitted);
+    publish_();
+  }
   build_batch(next.shares);
   if (!tokens_.empty()) run_batch();
   remove_finished();
@@ -52,6 +55,7 @@ StepPlan StepLoop::plan() {
     const std::size_t slots = static_cast<std::size_t>(options_.max_sequences) - running_.size();
     for (std::size_t i = 0; i < std::min(slots, waiting_.size()); ++i) {
       const Cache::PrefixMatch match = cache_.match(waiting_[i]->tokens, waiting_[i]->cache_salt);
+      if (is_being_computed(i, match.pages)) break;
       waiting.push_back({.known = waiting_[i]->known(),
                          .computed = match.pages * kPageSize,
                          .pages = match.pages,
@@ -61,6 +65,24 @@ StepPlan StepLoop::plan() {
     if (next.preempt < 0) return next;
     preempt(next.preempt);
   }
+}
+
+// Whether an older sequence, which runs or is about to, will soon cache more of this one's prompt
+// than is there now. Then waiting costs less than computing the same again: think of the choices of
+// one request, or of agents with one preamble.
+bool StepLoop::is_being_computed(std::size_t waiting_index, int cached_pages) const {
+  if (!options_.prefix_reuse) return false;
+  const Sequence& sequence = *waiting_[waiting_index];
+  const int most = (sequence.known() - 1) / kPageSize;  // its last token is always computed
+  const auto will_cache_more = [&](const SequencePtr& older) {
+    if (older->cache_salt != sequence.cache_salt || most <= cached_pages) return false;
+    const auto [mine, theirs] = std::ranges::mismatch(sequence.tokens, older->tokens);
+    const int common = std::min(most, static_cast<int>(mine - sequence.tokens.begin()) / kPageSize);
+    return common > cached_pages && older->computed() / kPageSize < common;
+  };
+  const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(waiting_index);
+  return std::any_of(running_.begin(), running_.end(), will_cache_more) ||
+         std::any_of(waiting_.begin(), end, will_cache_more);
 }
 
 // Its full pages stay in the prefix tree while there is room, so it may not even have to compute

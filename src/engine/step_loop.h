@@ -16,8 +16,8 @@ namespace glint {
 
 class StepLoop {
  public:
-  // Borrows all three. `publish` is called before every kFinished event, when the sequence's pages
-  // are back already.
+  // Borrows all three. `publish` is called when stats() changed in a way that others wait for:
+  // after admissions, and before every kFinished event, when the sequence's pages are back already.
   StepLoop(const Model& model, Exec& exec, Cache& cache, const EngineOptions& options,
            std::function<void()> publish);
 
@@ -42,6 +42,7 @@ class StepLoop {
 
   void end_cancelled();
   StepPlan plan();
+  bool is_being_computed(std::size_t waiting_index, int cached_pages) const;
   void preempt(int index);
   void admit(int count);
   void build_batch(const std::vector<Share>& shares);

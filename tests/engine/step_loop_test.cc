@@ -31,7 +31,7 @@ class Runner {
     rig_.cache.check_integrity();
     EXPECT_EQ(rig_.cache.stats().leased_pages, 0u);
     for (const auto& outcome : outcomes_) EXPECT_EQ(outcome->finishes, 1);
-    EXPECT_EQ(published_, static_cast<int>(outcomes_.size()));
+    EXPECT_GE(published_, static_cast<int>(outcomes_.size()));
   }
 
   Outcome& add(GenerateRequest request) {
