@@ -1,5 +1,5 @@
-// GLINT_CHECK aborts with a location on a programmer's mistake, never on input. GLINT_DCHECK is the same
-// in debug builds only, for kernels and loops.
+// GLINT_CHECK aborts with a location on a programmer's mistake, never on input. GLINT_DCHECK is the
+// same in debug builds only, for kernels and loops.
 #pragma once
 
 namespace glint {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <unordered_map>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -18,7 +18,7 @@ namespace {
 // Destruction, dump and comparison recurse once per level; this keeps them inside any thread's
 // stack.
 constexpr int kMaxDepthAnyCallerMayAsk = 4096;
-// Below this many members a linear scan for duplicate keys is cheaper than a hash table.
+// Below this many members comparing all pairs of keys is cheaper than sorting them.
 constexpr std::size_t kSmallObject = 16;
 
 // Folds duplicate keys as Python does: the first position, the last value. False when one was found
@@ -40,13 +40,20 @@ bool fold_duplicates(Json::Object& members, bool refuse) {
       }
     }
   } else {
-    std::unordered_map<std::string_view, std::size_t> seen;
-    seen.reserve(members.size());
-    for (std::size_t i = 0; i < members.size(); ++i) {
-      const auto [position, inserted] = seen.emplace(members[i].first, i);
-      if (inserted) continue;
+    // Sorted rather than hashed: a client that knows the hash could choose keys that all collide.
+    std::vector<std::size_t> order(members.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      const int compared = members[a].first.compare(members[b].first);
+      return compared < 0 || (compared == 0 && a < b);
+    });
+    for (std::size_t first = 0, i = 1; i < order.size(); ++i) {
+      if (members[order[first]].first != members[order[i]].first) {
+        first = i;
+        continue;
+      }
       if (refuse) return false;
-      fold(position->second, i);
+      fold(order[first], order[i]);
     }
   }
   if (dropped.empty()) return true;

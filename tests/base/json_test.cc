@@ -157,7 +157,7 @@ TEST(Json, duplicates_are_refused_on_request_and_named) {
   EXPECT_NE(error_of(many + ",\"k57\":2}", strict).find("\"k57\""), std::string::npos);
 }
 
-TEST(Json, objects_of_many_keys_parse_in_linear_time) {
+TEST(Json, objects_of_100000_keys_parse_in_a_moment) {
   std::string text = "{";
   for (int i = 0; i < 100000; ++i) text += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":0";
   text += "}";
