@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use minijinja::value::ValueKind;
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind, State, Value};
 
 const MAX_DEPTH: usize = 1000;
 
@@ -31,26 +31,28 @@ pub fn float_repr(number: f64) -> String {
     format!("{mantissa}e{sign}{:02}", exponent.abs())
 }
 
-/// str(value): what `{{ value }}` prints.
-pub fn py_str(value: &Value) -> Result<String, Error> {
+/// str(value): what `{{ value }}` prints. Costs fuel as it goes, since a small value can print without end when its
+/// parts are shared.
+pub fn py_str(state: &State, value: &Value) -> Result<String, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.as_str().unwrap_or_default().to_owned()),
         ValueKind::Undefined => Ok(String::new()),
         _ => {
             let mut out = String::new();
-            repr(&mut out, value, 0)?;
+            repr(state, &mut out, value, 0)?;
             Ok(out)
         }
     }
 }
 
-fn repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+fn repr(state: &State, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(Error::new(
             ErrorKind::InvalidOperation,
             "the value is nested too deeply to print",
         ));
     }
+    let before = out.len();
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Undefined => out.push_str("Undefined"),
@@ -60,38 +62,49 @@ fn repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
             None => out.push_str(&float_repr(f64::try_from(value.clone())?)),
         },
         ValueKind::String => string_repr(out, value.as_str().unwrap_or_default()),
-        ValueKind::Seq => {
-            let (open, close) = if value.is_tuple() { ('(', ')') } else { ('[', ']') };
-            out.push(open);
-            let mut count = 0;
-            for item in value.try_iter()?.checked() {
-                if count > 0 {
-                    out.push_str(", ");
-                }
-                count += 1;
-                repr(out, &item?, depth + 1)?;
-            }
-            if count == 1 && value.is_tuple() {
-                out.push(',');
-            }
-            out.push(close);
-        }
-        ValueKind::Map => {
-            out.push('{');
-            for (index, key) in value.try_iter()?.checked().enumerate() {
-                if index > 0 {
-                    out.push_str(", ");
-                }
-                let key = key?;
-                repr(out, &key, depth + 1)?;
-                out.push_str(": ");
-                repr(out, &value.get_item(&key)?, depth + 1)?;
-            }
-            out.push('}');
-        }
+        ValueKind::Seq | ValueKind::Iterable => return sequence_repr(state, out, value, depth),
+        ValueKind::Map => return mapping_repr(state, out, value, depth),
         _ => write!(out, "{value}")?,
     }
-    Ok(())
+    state.consume_fuel(1 + ((out.len() - before) / 16) as u64)
+}
+
+fn sequence_repr(
+    state: &State,
+    out: &mut String,
+    value: &Value,
+    depth: usize,
+) -> Result<(), Error> {
+    let (open, close) = if value.is_tuple() { ('(', ')') } else { ('[', ']') };
+    out.push(open);
+    let mut count = 0;
+    for item in value.try_iter()?.checked() {
+        if count > 0 {
+            out.push_str(", ");
+        }
+        count += 1;
+        repr(state, out, &item?, depth + 1)?;
+    }
+    if count == 1 && value.is_tuple() {
+        out.push(',');
+    }
+    out.push(close);
+    state.consume_fuel(1)
+}
+
+fn mapping_repr(state: &State, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    out.push('{');
+    for (index, key) in value.try_iter()?.checked().enumerate() {
+        if index > 0 {
+            out.push_str(", ");
+        }
+        let key = key?;
+        repr(state, out, &key, depth + 1)?;
+        out.push_str(": ");
+        repr(state, out, &value.get_item(&key)?, depth + 1)?;
+    }
+    out.push('}');
+    state.consume_fuel(1)
 }
 
 fn string_repr(out: &mut String, text: &str) {
@@ -107,13 +120,28 @@ fn string_repr(out: &mut String, text: &str) {
                 out.push('\\');
                 out.push(c);
             }
-            c if (c as u32) < 0x20 || (0x7f..0xa1).contains(&(c as u32)) || c == '\u{ad}' => {
-                let _ = write!(out, "\\x{:02x}", c as u32);
+            c if !is_printable(c) => {
+                let _ = match c as u32 {
+                    code @ 0..=0xff => write!(out, "\\x{code:02x}"),
+                    code @ 0x100..=0xffff => write!(out, "\\u{code:04x}"),
+                    code => write!(out, "\\U{code:08x}"),
+                };
             }
             c => out.push(c),
         }
     }
     out.push(quote);
+}
+
+/// str.isprintable() of one character, as far as templates meet it: not a control, format, separator, surrogate or
+/// private-use character. Unassigned characters count as printable.
+fn is_printable(c: char) -> bool {
+    !matches!(c as u32,
+        0..=0x1f | 0x7f..=0xa0 | 0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x890..=0x891
+        | 0x8e2 | 0x1680 | 0x180e | 0x2000..=0x200f | 0x2028..=0x202f | 0x205f..=0x2064
+        | 0x2066..=0x206f | 0x3000 | 0xe000..=0xf8ff | 0xfeff | 0xfff9..=0xfffb
+        | 0x110bd | 0x110cd | 0x1bca0..=0x1bca3 | 0x1d173..=0x1d17a | 0xe0001
+        | 0xe0020..=0xe007f | 0xf0000..=0xffffd | 0x100000..=0x10fffd)
 }
 
 /// str.isspace() of one character: Unicode's White_Space and the four information separators.
@@ -145,11 +173,16 @@ mod tests {
     }
 
     #[test]
-    fn containers_print_as_in_python() {
-        let value = Value::from_pairs([
-            ("a", Value::from(vec![Value::from(1), Value::from(true), Value::from(())])),
-            ("it's", Value::from("x\"y")),
-        ]);
-        assert_eq!(py_str(&value).unwrap(), "{'a': [1, True, None], \"it's\": 'x\"y'}");
+    fn strings_print_as_in_python() {
+        for (text, shown) in [
+            ("a", "'a'"),
+            ("it's", "\"it's\""),
+            ("\"'", "'\"\\''"),
+            ("\n\u{1}\u{200d}\u{1f600}\u{e0067}", "'\\n\\x01\\u200d\u{1f600}\\U000e0067'"),
+        ] {
+            let mut out = String::new();
+            string_repr(&mut out, text);
+            assert_eq!(out, shown);
+        }
     }
 }

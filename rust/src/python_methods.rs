@@ -38,6 +38,7 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
         "removesuffix" => {
             affix(args).map(|s: &str| Value::from(text.strip_suffix(s).unwrap_or(text)))
         }
+        "title" => no_args(args).map(|()| Value::from(title(text))),
         "isspace" => {
             no_args(args).map(|()| Value::from(!text.is_empty() && text.chars().all(is_space)))
         }
@@ -69,6 +70,21 @@ fn strip(text: &str, args: &[Value], left: bool, right: bool) -> Result<Value, E
         rest = rest.trim_end_matches(drops);
     }
     Ok(Value::from(rest))
+}
+
+/// str.title(): a letter after anything but a letter is upper case, every other is lower case.
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut after_letter = false;
+    for c in text.chars() {
+        if after_letter {
+            out.extend(c.to_lowercase());
+        } else {
+            out.extend(c.to_uppercase());
+        }
+        after_letter = c.is_lowercase() || c.is_uppercase();
+    }
+    out
 }
 
 fn splits_at_spaces(args: &[Value]) -> bool {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 
 use crate::python::{is_space, py_str};
@@ -11,8 +12,10 @@ use crate::{python_methods, tojson, Failure};
 
 pub const MAX_FUEL: u64 = 10_000_000;
 pub const MAX_OUTPUT: usize = 64 << 20;
-pub const MAX_RECURSION: usize = 64;
+pub const MAX_RECURSION: usize = 450; // the engine's units: about 64 nested macro calls
+const MAX_SOURCE: usize = 1 << 20;
 const MAX_DEPTH: usize = 512;
+const STACK: usize = 2 << 30;
 const NAME: &str = "chat_template";
 
 pub struct ChatTemplate {
@@ -21,6 +24,16 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     pub fn parse(source: &str) -> Result<Self, Failure> {
+        if source.len() > MAX_SOURCE {
+            return Err(Failure::Corrupt(format!(
+                "the template is larger than {} KiB",
+                MAX_SOURCE >> 10
+            )));
+        }
+        on_deep_stack(|| Self::parse_here(source))
+    }
+
+    fn parse_here(source: &str) -> Result<Self, Failure> {
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
@@ -36,14 +49,15 @@ impl ChatTemplate {
         env.set_formatter(|out, state, value| match value.as_str() {
             Some(text) => Ok(out.write_str(text)?),
             None => {
-                let text = py_str(value)?;
-                state.consume_fuel((text.len() / 4) as u64)?;
+                let text = py_str(state, value)?;
                 Ok(out.write_str(&text)?)
             }
         });
         env.add_filter("tojson", tojson::tojson);
-        env.add_filter("string", |value: &Value| py_str(value));
+        env.add_filter("string", |state: &State, value: &Value| py_str(state, value));
         env.add_filter("trim", trim);
+        env.add_test("iterable", is_iterable);
+        env.add_test("sequence", is_iterable);
         env.add_function("raise_exception", raise_exception);
         env.add_function("strftime_now", strftime_now);
         env.add_template_owned(NAME, without_generation_tags(source))
@@ -52,6 +66,10 @@ impl ChatTemplate {
     }
 
     pub fn render(&self, variables: &str) -> Result<String, Failure> {
+        on_deep_stack(|| self.render_here(variables))
+    }
+
+    fn render_here(&self, variables: &str) -> Result<String, Failure> {
         if nesting(variables) > MAX_DEPTH {
             return Err(Failure::Invalid(format!(
                 "the template's variables are nested deeper than {MAX_DEPTH}"
@@ -72,6 +90,19 @@ impl ChatTemplate {
             Err(error) => Err(Failure::Invalid(describe(&error, None))),
         }
     }
+}
+
+/// Runs on a thread of its own: the engine parses, walks and drops nested things by recursion, and fuel allows a
+/// template to nest values millions deep. The stack is address space; only what is used takes memory.
+fn on_deep_stack<T: Send>(body: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .stack_size(STACK)
+            .spawn_scoped(scope, body)
+            .map_err(|e| Failure::Internal(format!("no thread for the template: {e}")))?
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 #[derive(Default)]
@@ -184,16 +215,21 @@ fn without_generation_tags(source: &str) -> String {
     out
 }
 
-fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
-    let text = py_str(value)?;
+/// What Python can iterate over, or index: everything here but scalars.
+fn is_iterable(value: &Value) -> bool {
+    !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number)
+}
+
+fn trim(state: &State, value: &Value, chars: Option<&str>) -> Result<String, Error> {
+    let text = py_str(state, value)?;
     Ok(match chars {
         Some(set) => text.trim_matches(|c| set.contains(c)).to_owned(),
         None => text.trim_matches(is_space).to_owned(),
     })
 }
 
-fn raise_exception(message: &Value) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, py_str(message)?))
+fn raise_exception(state: &State, message: &Value) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, py_str(state, message)?))
 }
 
 /// strftime of the local time now, as datetime.now().strftime(format).

@@ -192,10 +192,6 @@ impl Writer<'_> {
                     let _ = write!(self.out, "\\u{:04x}", c as u32);
                 }
                 c if self.ensure_ascii && (c as u32) >= 0x7f => {
-                    if c == '\u{7f}' {
-                        self.out.push(c);
-                        continue;
-                    }
                     let mut units = [0u16; 2];
                     for unit in c.encode_utf16(&mut units) {
                         let _ = write!(self.out, "\\u{unit:04x}");
