@@ -14,19 +14,16 @@
 namespace glint {
 namespace {
 
-// From this many rows on, a panel of weights is copied into tile order first: it is read once per 32 rows from then on,
-// and lies in few cache lines' worth of sets.
-constexpr int kPanelRows = 48;
-constexpr int kPrefetchTiles = 6;  // how far ahead of the tile loads weight lines are asked for
-
 template <typename T>
 struct TileMatmul {
   static std::size_t packed_bytes(int rows, int k) noexcept {
     return size(ceil_div(rows, kRowBlock)) * size(ceil_div(k, kTileK)) * kTileBytes;
   }
 
-  // A panel of 32 weight rows in tile order, and four result tiles.
-  static std::size_t scratch_bytes(int k) noexcept { return 2 * size(ceil_div(k, kTileK)) * kTileBytes + 4 * kTileBytes; }
+  // A panel of 32 weight rows in tile order (only where they cannot be read as they lie), and four result tiles.
+  static std::size_t scratch_bytes(int k) noexcept {
+    return 2 * size(ceil_div(k, kTileK)) * kTileBytes + 4 * kTileBytes;
+  }
 
   static void pack(const float* x, std::size_t x_stride, const std::int32_t* row_index, int rows, int k,
                    void* out) noexcept {
@@ -61,20 +58,52 @@ struct TileMatmul {
     std::size_t stride;     // bytes between rows of a tile
   };
 
-  // Rows [n, n + 16) of w, those from n_end on as zeros, copied into tile order at `to`.
-  static Rows copy_rows(const std::byte* w, std::size_t w_stride, int n, int n_end, int k, std::byte* to) {
+  // The weights of one pair of result columns blocks: sixteen rows at a, sixteen at b, some of them absent (zero).
+  struct Panel {
+    const std::byte* a = nullptr;
+    const std::byte* b = nullptr;
+    int rows_a = 0, rows_b = 0;
+    bool whole() const { return rows_a == kTileRows && rows_b == kTileRows; }
+  };
+
+  // Asks for the cache lines of the next panel, a few beside each k step: memory then works while tiles multiply. In
+  // measurements every line has to be asked for; leaving some to the processor's own prefetcher was slower.
+  class Ahead {
+   public:
+    Ahead(const Panel& panel, std::size_t stride, int k)
+        : panel_(panel), stride_(stride), lines_((size(k) * sizeof(bf16) + 63) / 64), at_(panel.a) {}
+    std::size_t total() const { return size(panel_.rows_a + panel_.rows_b) * lines_; }
+    void ask(std::size_t count) {
+      for (; count > 0 && row_ < panel_.rows_a + panel_.rows_b; --count) {
+        _mm_prefetch(reinterpret_cast<const char*>(at_), _MM_HINT_T1);
+        at_ += 64;
+        if (++line_ < lines_) continue;
+        line_ = 0;
+        ++row_;
+        at_ = row_ < panel_.rows_a ? panel_.a + size(row_) * stride_ : panel_.b + size(row_ - panel_.rows_a) * stride_;
+      }
+    }
+
+   private:
+    const Panel& panel_;
+    std::size_t stride_, lines_;
+    const std::byte* at_;
+    std::size_t line_ = 0;
+    int row_ = 0;
+  };
+
+  // `count` of sixteen rows copied into tile order at `to`, the others as zeros.
+  static Rows copy_rows(const std::byte* w, std::size_t w_stride, int count, int k, std::byte* to) {
     const int steps = ceil_div(k, kTileK);
     for (int r = 0; r < kTileRows; ++r) {
       std::byte* out = to + 64 * r;
-      if (n + r >= n_end) {
+      if (r >= count) {
         for (int s = 0; s < steps; ++s) _mm512_store_si512(out + size(s) * kTileBytes, _mm512_setzero_si512());
         continue;
       }
-      const std::byte* row = w + size(n + r) * w_stride;
-      const std::byte* next = row + w_stride;
+      const std::byte* row = w + size(r) * w_stride;
       int s = 0;
       for (; s < k / kTileK; ++s) {
-        _mm_prefetch(reinterpret_cast<const char*>(next + size(s) * 64), _MM_HINT_T0);
         _mm512_store_si512(out + size(s) * kTileBytes, _mm512_loadu_si512(row + size(s) * 64));
       }
       if (s < steps) {
@@ -86,23 +115,10 @@ struct TileMatmul {
     return {to, kTileBytes, 64};
   }
 
-  static bool whole(int n, int n_end, int k) { return n + kTileRows <= n_end && k % kTileK == 0; }
-
-  static Rows weight_rows(const std::byte* w, std::size_t w_stride, int n, int n_end, int k, int rows, std::byte* to) {
-    if (rows < kPanelRows && whole(n, n_end, k)) return {w + size(n) * w_stride, 64, w_stride};
-    return copy_rows(w, w_stride, n, n_end, k, to);
-  }
-
-  static void prefetch(const Rows& rows, int step, int steps) {
-    if (rows.stride == 64 || step + kPrefetchTiles >= steps) return;
-    const auto* at = reinterpret_cast<const char*>(rows.base + size(step + kPrefetchTiles) * rows.tile_step);
-    GLINT_UNROLL
-    for (int r = 0; r < kTileRows; ++r) _mm_prefetch(at + size(r) * rows.stride, _MM_HINT_T0);
-  }
-
   // c[0], c[1]: weight rows a times row blocks x0, x1; c[2], c[3]: weight rows b times the same. Each is [16 n][16 rows].
   template <bool kTwoBlocks>
-  static void product(const Rows& a, const Rows& b, const std::byte* x0, const std::byte* x1, int steps, std::byte* c) {
+  static void product(const Rows& a, const Rows& b, const std::byte* x0, const std::byte* x1, int steps, std::byte* c,
+                      Ahead& ahead, std::size_t ahead_per_step) {
     T::template zero<0>();
     T::template zero<2>();
     if constexpr (kTwoBlocks) {
@@ -110,10 +126,7 @@ struct TileMatmul {
       T::template zero<3>();
     }
     for (int s = 0; s < steps; ++s) {
-      if constexpr (!kTwoBlocks) {
-        prefetch(a, s, steps);
-        prefetch(b, s, steps);
-      }
+      ahead.ask(ahead_per_step);
       T::template load<4>(a.base + size(s) * a.tile_step, a.stride);
       T::template load<6>(x0 + size(s) * kTileBytes, 64);
       T::template multiply_add<0, 4, 6>();
@@ -133,14 +146,27 @@ struct TileMatmul {
     }
   }
 
-  static void product(const Rows& a, const Rows& b, const std::byte* x, int row, int rows, int k, std::byte* c) {
+  // All rows times one panel; write(row, c) takes the four result tiles of rows [row, row + 32).
+  template <typename Write>
+  static void run_panel(const Panel& panel, const Panel& next, std::size_t w_stride, const void* packed, int rows,
+                        int k, std::byte* scratch, Write write) {
     const int steps = ceil_div(k, kTileK);
-    const std::byte* x0 = x + packed_bytes(row, k);
-    const std::byte* x1 = x0 + size(steps) * kTileBytes;
-    if (rows - row > kRowBlock) {
-      product<true>(a, b, x0, x1, steps, c);
-    } else {
-      product<false>(a, b, x0, x1, steps, c);
+    std::byte* c = scratch + 2 * size(steps) * kTileBytes;
+    const bool as_it_lies = panel.whole() && k % kTileK == 0;
+    const Rows a = as_it_lies ? Rows{panel.a, 64, w_stride} : copy_rows(panel.a, w_stride, panel.rows_a, k, scratch);
+    const Rows b = as_it_lies ? Rows{panel.b, 64, w_stride}
+                              : copy_rows(panel.b, w_stride, panel.rows_b, k, scratch + size(steps) * kTileBytes);
+    Ahead ahead(next, w_stride, k);
+    const std::size_t per_step = ahead.total() / (size(ceil_div(rows, 32)) * size(steps)) + 1;
+    for (int row = 0; row < rows; row += 32) {
+      const std::byte* x0 = static_cast<const std::byte*>(packed) + packed_bytes(row, k);
+      const std::byte* x1 = x0 + size(steps) * kTileBytes;
+      if (rows - row > kRowBlock) {
+        product<true>(a, b, x0, x1, steps, c, ahead, per_step);
+      } else {
+        product<false>(a, b, x0, x1, steps, c, ahead, per_step);
+      }
+      write(row, c);
     }
   }
 
@@ -167,25 +193,25 @@ struct TileMatmul {
     }
   }
 
+  // Columns [n, n + 32) of w, as far as they come before n1.
+  static Panel columns(const MatmulArgs& args, int n) {
+    const auto present = [&](int from) { return from >= args.n1 ? 0 : args.n1 - from < 16 ? args.n1 - from : 16; };
+    return {args.w + size(n) * args.w_stride, args.w + size(n + 16) * args.w_stride, present(n), present(n + 16)};
+  }
+
   static void matmul(const MatmulArgs& args) noexcept {
     T::start();
-    std::byte* panel = args.scratch;
-    std::byte* c = panel + 2 * size(ceil_div(args.k, kTileK)) * kTileBytes;
     for (int n = args.n0; n < args.n1; n += 32) {
-      const bool second = n + 16 < args.n1;
-      const Rows a = weight_rows(args.w, args.w_stride, n, args.n1, args.k, args.rows, panel);
-      const Rows b = second ? weight_rows(args.w, args.w_stride, n + 16, args.n1, args.k, args.rows,
-                                          panel + size(ceil_div(args.k, kTileK)) * kTileBytes)
-                            : a;
-      for (int row = 0; row < args.rows; row += 2 * kRowBlock) {
-        product(a, b, static_cast<const std::byte*>(args.x), row, args.rows, args.k, c);
-        write_tile(args, c, n, row);
-        if (second) write_tile(args, c + 2 * kTileBytes, n + 16, row);
-        if (row + kRowBlock < args.rows) {
-          write_tile(args, c + kTileBytes, n, row + kRowBlock);
-          if (second) write_tile(args, c + 3 * kTileBytes, n + 16, row + kRowBlock);
-        }
-      }
+      const Panel panel = columns(args, n);
+      run_panel(panel, columns(args, n + 32), args.w_stride, args.x, args.rows, args.k, args.scratch,
+                [&](int row, const std::byte* c) {
+                  const bool second = panel.rows_b > 0;
+                  write_tile(args, c, n, row);
+                  if (second) write_tile(args, c + 2 * kTileBytes, n + 16, row);
+                  if (row + kRowBlock >= args.rows) return;
+                  write_tile(args, c + kTileBytes, n, row + kRowBlock);
+                  if (second) write_tile(args, c + 3 * kTileBytes, n + 16, row + kRowBlock);
+                });
     }
   }
 
@@ -202,25 +228,26 @@ struct TileMatmul {
     }
   }
 
+  // Columns [n, n + 16) of the gate and of the up projection.
+  static Panel columns(const GateUpArgs& args, int n) {
+    const int present = n >= args.n1 ? 0 : args.n1 - n < 16 ? args.n1 - n : 16;
+    return {args.w_gate + size(n) * args.w_stride, args.w_up + size(n) * args.w_stride, present, present};
+  }
+
   static void gate_up(const GateUpArgs& args) noexcept {
     T::start();
-    const std::size_t steps = size(ceil_div(args.k, kTileK));
-    std::byte* panel = args.scratch;
-    std::byte* c = panel + 2 * steps * kTileBytes;
     auto* z = static_cast<std::byte*>(args.z);
     const std::size_t hidden_step = size(ceil_div(args.n_total, kTileK)) * kTileBytes;  // between row blocks
     // The padding of the last tile is computed as columns of zero weights.
     const int end = args.n1 == args.n_total ? ceil_div(args.n1, kTileK) * kTileK : args.n1;
     for (int n = args.n0; n < end; n += 16) {
-      const Rows a = weight_rows(args.w_gate, args.w_stride, n, args.n1, args.k, args.rows, panel);
-      const Rows b = weight_rows(args.w_up, args.w_stride, n, args.n1, args.k, args.rows, panel + steps * kTileBytes);
       std::byte* to = z + size(n / kTileK) * kTileBytes + (n % kTileK == 0 ? 0 : kTileBytes / 2);
-      for (int row = 0; row < args.rows; row += 2 * kRowBlock) {
-        product(a, b, static_cast<const std::byte*>(args.x), row, args.rows, args.k, c);
-        std::byte* block = to + size(row / kRowBlock) * hidden_step;
-        write_hidden(c, c + 2 * kTileBytes, block);
-        if (row + kRowBlock < args.rows) write_hidden(c + kTileBytes, c + 3 * kTileBytes, block + hidden_step);
-      }
+      run_panel(columns(args, n), columns(args, n + 16), args.w_stride, args.x, args.rows, args.k, args.scratch,
+                [&](int row, const std::byte* c) {
+                  std::byte* block = to + size(row / kRowBlock) * hidden_step;
+                  write_hidden(c, c + 2 * kTileBytes, block);
+                  if (row + kRowBlock < args.rows) write_hidden(c + kTileBytes, c + 3 * kTileBytes, block + hidden_step);
+                });
     }
   }
 
