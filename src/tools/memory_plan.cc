@@ -119,8 +119,8 @@ std::size_t pages_for(int context, int sequences) {
 
 Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
                                const MemoryRequest& request, const AvailableMemory& available) {
-  const std::uint64_t factor = request.wide ? 2 : 1;
-  const std::uint64_t page_bytes = std::max<std::uint64_t>(1, cache.bytes_per_page() * factor);
+  const std::uint64_t page_bytes =
+      std::max<std::uint64_t>(1, cache.bytes_per_page() * (request.wide ? 2 : 1));
   const int longest = info.max_position_embeddings;
   if (request.context > longest) {
     return invalid_argument(
@@ -131,7 +131,7 @@ Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
   MemoryPlan plan;
   plan.limit = request.limit > 0 ? request.limit : available.bytes;
   plan.limit_source = request.limit > 0 ? "--memory" : available.source;
-  plan.weights = info.weight_bytes * factor;
+  plan.weights = info.weight_bytes;
   plan.logits = static_cast<std::uint64_t>(request.num_sequences) *
                 static_cast<std::uint64_t>(info.vocab_size) * sizeof(float);
   const std::uint64_t fixed = plan.weights + plan.logits;
@@ -163,6 +163,11 @@ Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
 
 std::uint64_t peak_resident_bytes() {
   return keyed_number("/proc/self/status", "VmHWM").value_or(0);
+}
+
+void reset_peak_resident() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << "5";
 }
 
 }  // namespace glint

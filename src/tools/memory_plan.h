@@ -34,7 +34,7 @@ struct MemoryPlan {
 struct MemoryRequest {
   int context = 0;  // 0: the largest that fits, at most the model's and 32768
   int num_sequences = 1;
-  bool wide = false;        // f32 compute: weights and cache rows take twice their bf16 bytes
+  bool wide = false;        // f32 compute: cache rows take twice their bf16 bytes
   std::uint64_t limit = 0;  // 0: what is available
 };
 
@@ -48,5 +48,6 @@ std::size_t pages_for(int context, int sequences);
 
 // VmHWM of this process, bytes; 0 when unknown.
 std::uint64_t peak_resident_bytes();
+void reset_peak_resident();  // to what is resident now, where the system can
 
 }  // namespace glint

@@ -1,0 +1,166 @@
+#include "tools/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <utility>
+
+namespace glint {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Two bf16 values of moderate size, either sign: plausible rows for bf16 and float32 caches alike.
+std::uint32_t made_up_values(std::mt19937& random) {
+  return (random() & 0x807f807fU) | 0x3e803e80U;
+}
+
+class Driver {
+ public:
+  explicit Driver(Session& session) : session_(session), random_(1) {
+    if (session.exec->kernels.thread_start != nullptr) session.exec->kernels.thread_start();
+    logits_.resize(vocab_size());
+  }
+
+  std::size_t vocab_size() const { return static_cast<std::size_t>(session_.plan.info.vocab_size); }
+
+  // A sequence of `depth` tokens whose rows are made up.
+  Result<SequenceCache> sequence(int depth) {
+    SequenceCache cache = session_.cache->start({});
+    if (depth == 0) return cache;
+    GLINT_TRY_VOID(cache.reserve(depth));
+    const CacheSpec spec = session_.model->cache_spec();
+    const std::size_t words = spec.row_bytes * kPageSize / sizeof(std::uint32_t);
+    for (const PageId page : cache.pages()) {
+      for (int layer = 0; layer < spec.num_layers; ++layer) {
+        auto* row = reinterpret_cast<std::uint32_t*>(session_.cache->rows(page, layer));
+        std::generate_n(row, words, [&] { return made_up_values(random_); });
+      }
+    }
+    cache.commit(random_tokens(depth));
+    return cache;
+  }
+
+  // One step that feeds `count` random tokens to each sequence, with logits of the last ones.
+  Status step(std::vector<SequenceCache>& sequences, int count, bool logits) {
+    tokens_ = random_tokens(count * static_cast<int>(sequences.size()));
+    spans_.clear();
+    logit_rows_.clear();
+    int begin = 0;
+    for (SequenceCache& sequence : sequences) {
+      GLINT_TRY_VOID(sequence.reserve(count));
+      spans_.push_back({begin, count, sequence.length(), sequence.pages()});
+      begin += count;
+      if (logits) logit_rows_.push_back(begin - 1);
+    }
+    logits_.resize(std::max(logits_.size(), logit_rows_.size() * vocab_size()));
+    const Batch batch{tokens_, spans_, logit_rows_};
+    session_.model->forward(*session_.exec, *session_.cache, batch,
+                            std::span(logits_).first(logit_rows_.size() * vocab_size()));
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      sequences[i].commit(std::span(tokens_).subspan(static_cast<std::size_t>(spans_[i].begin),
+                                                     static_cast<std::size_t>(count)));
+    }
+    return {};
+  }
+
+ private:
+  std::vector<std::int32_t> random_tokens(int count) {
+    std::uniform_int_distribution<std::int32_t> any(0, session_.plan.info.vocab_size - 1);
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+    std::ranges::generate(tokens, [&] { return any(random_); });
+    return tokens;
+  }
+
+  Session& session_;
+  std::mt19937 random_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<SequenceSpan> spans_;
+  std::vector<std::int32_t> logit_rows_;
+  std::vector<float> logits_;
+};
+
+// Tokens per second of one repetition.
+Result<double> measure(Driver& driver, const BenchResult& test, int chunk) {
+  std::vector<SequenceCache> sequences;
+  for (int i = 0; i < test.parallel; ++i) {
+    GLINT_TRY(SequenceCache sequence, driver.sequence(test.depth));
+    sequences.push_back(std::move(sequence));
+  }
+  const int stride = test.prefill ? chunk : 1;
+  const auto start = Clock::now();
+  for (int done = 0; done < test.tokens; done += stride) {
+    const int count = std::min(stride, test.tokens - done);
+    GLINT_TRY_VOID(driver.step(sequences, count, !test.prefill || done + count == test.tokens));
+  }
+  const double took = std::chrono::duration<double>(Clock::now() - start).count();
+  return static_cast<double>(test.tokens) * test.parallel / took;
+}
+
+int head_dim(const ModelInfo& info, std::string_view name) {
+  for (const ModelInfo::HeadDim& dim : info.head_dims) {
+    if (dim.name == name) return dim.value;
+  }
+  return 0;
+}
+
+}  // namespace
+
+double BenchResult::median() const {
+  if (tokens_per_s.empty()) return 0;
+  std::vector<double> sorted = tokens_per_s;
+  std::ranges::sort(sorted);
+  const std::size_t half = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+}
+
+std::vector<BenchResult> bench_tests(const BenchPlan& plan) {
+  std::vector<BenchResult> tests;
+  for (const int depth : plan.depths) {
+    if (plan.prompt_tokens > 0) {
+      tests.push_back({.prefill = true, .tokens = plan.prompt_tokens, .depth = depth});
+    }
+    if (plan.generated_tokens == 0) continue;
+    for (const int parallel : plan.parallel) {
+      tests.push_back({.tokens = plan.generated_tokens, .depth = depth, .parallel = parallel});
+    }
+  }
+  return tests;
+}
+
+Result<BenchResult> run_bench(Session& session, const BenchResult& test, int repetitions) {
+  Driver driver(session);
+  const int chunk = session.plan.options.chunk;
+  BenchResult warm_up = test;
+  warm_up.tokens = std::min(test.tokens, test.prefill ? chunk : 8);
+  GLINT_TRY(const double ignored, measure(driver, warm_up, chunk));
+  static_cast<void>(ignored);
+  BenchResult result = test;
+  for (int i = 0; i < repetitions; ++i) {
+    GLINT_TRY(const double speed, measure(driver, test, chunk));
+    result.tokens_per_s.push_back(speed);
+  }
+  return result;
+}
+
+BenchFloor bench_floor(const ModelInfo& info, const BenchResult& test, const MachineRates& rates) {
+  const double keys = test.depth + (test.tokens + 1) / 2.0;  // seen by a token, on average
+  const double head = static_cast<double>(info.vocab_size) * info.hidden_size;
+  // Scores and weighted values of per-head keys: the least that any form computes.
+  const double attention = 2.0 * keys * info.num_layers * info.num_heads *
+                           (head_dim(info, "qk_head_dim") + head_dim(info, "v_head_dim"));
+  const double weights = static_cast<double>(info.active_parameters);
+  BenchFloor floor;
+  floor.flops_per_token = 2.0 * (test.prefill ? weights - head : weights) + attention;
+  const double steps_tokens = test.prefill ? test.tokens : test.parallel;  // at best, in one step
+  const double cache_bytes = static_cast<double>(info.cache.bytes_per_token()) * keys;
+  floor.bytes_per_step = static_cast<double>(info.active_weight_bytes) +
+                         cache_bytes * (test.prefill ? 1 : test.parallel);
+  const double by_bytes = rates.bytes_per_s / floor.bytes_per_step * steps_tokens;
+  const double by_flops = rates.flops_per_s / floor.flops_per_token;
+  floor.compute_bound = by_flops < by_bytes;
+  floor.tokens_per_s = std::min(by_bytes, by_flops);
+  return floor;
+}
+
+}  // namespace glint

@@ -1,0 +1,53 @@
+// Speed of a model, measured by driving Model::forward directly: prefill, and decoding at depth
+// with one or several sequences. Sequences start with made-up cache rows, so depth costs no
+// prefill.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "tools/session.h"
+
+namespace glint {
+
+struct BenchPlan {
+  int prompt_tokens = 512;     // 0: no prefill test
+  int generated_tokens = 128;  // 0: no decoding test
+  std::vector<int> depths = {0, 4096};
+  std::vector<int> parallel = {1, 8};
+  int repetitions = 5;
+};
+
+struct BenchResult {
+  bool prefill = false;
+  int tokens = 0;  // per sequence
+  int depth = 0;
+  int parallel = 1;
+  std::vector<double> tokens_per_s = {};  // one per repetition, of all sequences together
+  double median() const;
+};
+
+// What bounds a test on this machine.
+struct BenchFloor {
+  double tokens_per_s = 0;  // at most possible
+  bool compute_bound = false;
+  double bytes_per_step = 0;
+  double flops_per_token = 0;
+};
+
+struct MachineRates {
+  double bytes_per_s = 0;
+  double flops_per_s = 0;
+};
+
+// Errors: kExhausted when the cache is too small.
+Result<BenchResult> run_bench(Session& session, const BenchResult& test, int repetitions);
+// The tests of a plan, in order, without results.
+std::vector<BenchResult> bench_tests(const BenchPlan& plan);
+// Reading the weights and the cache once per step at the measured bandwidth, or the products of the
+// weights and of attention at the measured peak, whichever takes longer.
+BenchFloor bench_floor(const ModelInfo& info, const BenchResult& test, const MachineRates& rates);
+
+}  // namespace glint

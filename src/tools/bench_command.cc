@@ -1,0 +1,207 @@
+// `glint bench`: speed as people report it, beside what the machine could do at best.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "tools/bench.h"
+#include "tools/commands.h"
+#include "tools/machine_probe.h"
+#include "tools/options.h"
+#include "tools/program.h"
+
+namespace glint {
+namespace {
+
+constexpr std::size_t kProbeBytes = 1u << 30;
+
+struct BenchOptions {
+  SessionOptions session;
+  BenchPlan plan;
+  LogOptions log;
+  bool json = false;
+};
+
+struct Machine {
+  MachineRates rates;
+  std::string_view peak_name;
+  std::uint64_t peak_bytes_before = 0;  // of this process, while loading
+};
+
+void declare(Flags& flags, BenchOptions* options) {
+  declare_model(flags, &options->session.model);
+  flags.group("Measurements");
+  flags.integer("-p,--prompt-tokens", &options->plan.prompt_tokens, "N",
+                "tokens of the prefill test; 0 leaves it out (default 512)", 0);
+  flags.integer("-n,--generated-tokens", &options->plan.generated_tokens, "N",
+                "tokens of the decoding tests; 0 leaves them out (default 128)", 0);
+  flags.integers("-d,--depth", &options->plan.depths, "N,...",
+                 "tokens already in the cache (default 0,4096)", 0);
+  flags.integers("--parallel", &options->plan.parallel, "N,...",
+                 "sequences decoding at once, also -np (default 1,8)", 1);
+  flags.integer("--reps", &options->plan.repetitions, "N",
+                "the median of N runs counts (default 5)", 1, 1000);
+  flags.toggle("--json", &options->json, "one object for machines");
+  declare_session(flags, &options->session, false);
+  declare_log(flags, &options->log);
+}
+
+Machine probe(Session& session) {
+  const Compute compute = session.plan.options.compute == "f32" ? Compute::kF32 : Compute::kBf16;
+  const PeakKind kind = peak_kind(session.plan.isa, compute);
+  const std::uint64_t free = available_memory().bytes;
+  const std::uint64_t peak = peak_resident_bytes();
+  Machine machine;
+  machine.rates.bytes_per_s = read_bandwidth(
+      *session.pool, static_cast<std::size_t>(std::min<std::uint64_t>(kProbeBytes, free / 4)));
+  machine.rates.flops_per_s = peak_flops(*session.pool, kind);
+  machine.peak_name = peak_name(kind);
+  reset_peak_resident();  // the probe's own buffer is not the model's
+  machine.peak_bytes_before = peak;
+  return machine;
+}
+
+std::string test_name(const BenchResult& result) {
+  std::string name = fmt::format("{}{}", result.prefill ? "pp" : "tg", result.tokens);
+  if (result.depth > 0) name += fmt::format(" @ d{}", result.depth);
+  if (result.parallel > 1) name += fmt::format(" x {}", result.parallel);
+  return name;
+}
+
+double steps_per_s(const BenchResult& result) {
+  return result.median() / (result.prefill ? result.tokens : result.parallel);
+}
+
+Json result_json(const BenchResult& result, const BenchFloor& floor) {
+  Json json;
+  json.set("test", result.prefill ? "pp" : "tg");
+  json.set("tokens", result.tokens);
+  json.set("depth", result.depth);
+  json.set("parallel", result.parallel);
+  json.set("tokens_per_s", result.median());
+  json.set("min", *std::ranges::min_element(result.tokens_per_s));
+  json.set("max", *std::ranges::max_element(result.tokens_per_s));
+  json.set("repetitions", static_cast<std::int64_t>(result.tokens_per_s.size()));
+  json.set("gb_per_s", steps_per_s(result) * floor.bytes_per_step / 1e9);
+  json.set("gflops", result.median() * floor.flops_per_token / 1e9);
+  json.set("floor_tokens_per_s", floor.tokens_per_s);
+  json.set("bound_by", floor.compute_bound ? "compute" : "bandwidth");
+  json.set("of_floor", result.median() / floor.tokens_per_s);
+  return json;
+}
+
+void print_head(const Session& session, const Machine& machine) {
+  const SessionOptions& used = session.plan.options;
+  std::puts(fmt::format(
+                "{} ({:.2f} M parameters, {:.2f} M active), {} weights, {}, {} threads, {} compute",
+                session.plan.info.family,
+                static_cast<double>(session.plan.info.total_parameters) / 1e6,
+                static_cast<double>(session.plan.info.active_parameters) / 1e6,
+                session.plan.info.weight_format, used.isa, used.threads, used.compute)
+                .c_str());
+  std::puts(fmt::format("measured here: reads {:.1f} GB/s, {} {:.1f} GFLOP/s\n",
+                        machine.rates.bytes_per_s / 1e9, machine.peak_name,
+                        machine.rates.flops_per_s / 1e9)
+                .c_str());
+  std::puts(
+      "test                   tok/s      min      max     GB/s   GFLOP/s     floor  of floor  "
+      "bound by");
+}
+
+void print_result(const BenchResult& result, const BenchFloor& floor) {
+  std::puts(fmt::format(
+                "{:<18} {:>9.1f} {:>8.1f} {:>8.1f} {:>8.2f} {:>9.1f} {:>9.1f}    {:>4.0f} %  {}",
+                test_name(result), result.median(), *std::ranges::min_element(result.tokens_per_s),
+                *std::ranges::max_element(result.tokens_per_s),
+                steps_per_s(result) * floor.bytes_per_step / 1e9,
+                result.median() * floor.flops_per_token / 1e9, floor.tokens_per_s,
+                100 * result.median() / floor.tokens_per_s,
+                floor.compute_bound ? "compute" : "bandwidth")
+                .c_str());
+  std::fflush(stdout);
+}
+
+std::uint64_t peak_bytes(const Machine& machine) {
+  return std::max(machine.peak_bytes_before, peak_resident_bytes());
+}
+
+Json report_json(const Session& session, const Machine& machine, Json results) {
+  Json rates, json;
+  rates.set("read_bytes_per_s", machine.rates.bytes_per_s);
+  rates.set("peak_flops_per_s", machine.rates.flops_per_s);
+  rates.set("peak", machine.peak_name);
+  json.set("model", session.plan.info.family);
+  json.set("isa", session.plan.options.isa);
+  json.set("threads", session.plan.options.threads);
+  json.set("compute", session.plan.options.compute);
+  json.set("chunk", session.plan.options.chunk);
+  json.set("machine", std::move(rates));
+  json.set("results", std::move(results));
+  json.set("peak_memory_bytes", peak_bytes(machine));
+  return json;
+}
+
+// Room for the longest and the widest of the tests.
+void size_session(const std::vector<BenchResult>& tests, SessionOptions* options) {
+  int longest = 1;
+  options->max_sequences = 1;
+  for (const BenchResult& test : tests) {
+    longest = std::max(longest, test.depth + test.tokens);
+    options->max_sequences = std::max(options->max_sequences, test.parallel);
+  }
+  if (options->context == 0) options->context = longest;
+  options->text = false;
+  options->engine = false;
+  options->prefix_cache = false;
+}
+
+int run(BenchOptions& options) {
+  start_log(options.log, LogLevel::kWarn);
+  const std::vector<BenchResult> tests = bench_tests(options.plan);
+  if (tests.empty()) return complain("nothing to measure: -p and -n are both 0", kExitUsage);
+  size_session(tests, &options.session);
+  auto session = open_session(options.session);
+  if (!session) return complain(session.error().message, refusal_exit_code(session.error()));
+  const Machine machine = probe(**session);
+  if (!options.json) print_head(**session, machine);
+  Json results(Json::Array{});
+  for (const BenchResult& test : tests) {
+    const auto result = run_bench(**session, test, options.plan.repetitions);
+    if (!result) return complain(test_name(test) + ": " + result.error().message, kExitFailed);
+    const BenchFloor floor = bench_floor((*session)->plan.info, *result, machine.rates);
+    results.push_back(result_json(*result, floor));
+    if (!options.json) print_result(*result, floor);
+  }
+  if (options.json) {
+    std::puts(report_json(**session, machine, std::move(results)).dump(2).c_str());
+  } else {
+    std::puts(
+        fmt::format("\npeak memory {}", format_bytes(static_cast<double>(peak_bytes(machine))))
+            .c_str());
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+Command bench_command() {
+  auto options = std::make_shared<BenchOptions>();
+  return {.name = "bench",
+          .summary = "speed: prefill, decoding at depth, batches; beside what the machine can do",
+          .usage = "[MODEL] [options]",
+          .notes =
+              "pp is prefill, tg decoding, @ d4096 with 4096 tokens in the cache, x 8 with 8 "
+              "sequences at\n"
+              "once (the sum of their speeds). The floor is the time to read the active weights "
+              "and the\n"
+              "cache once per step at the measured bandwidth, or to do the products at the "
+              "measured peak,\n"
+              "whichever is longer.",
+          .examples = {"glint bench ./GLM-4.7-Flash",
+                       "glint bench demo -p 512 -n 64 -d 0 --parallel 1,8 --json"},
+          .declare = [options](Flags& flags) { declare(flags, options.get()); },
+          .run = [options] { return run(*options); }};
+}
+
+}  // namespace glint
