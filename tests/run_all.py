@@ -4,9 +4,9 @@
     python3 tests/run_all.py [--jobs N] [--only STAGE ...]
 
 Stages, in order: format (where clang-format-19 is installed), dev (warnings are errors; unit tests, layers, the Rust
-crate), isa (kernels to engine again with GLINT_ISA set to each lower instruction set), clients (pytest in a virtual
-environment), asan (address and undefined behaviour), tsan (what has threads). A stage that cannot be built counts as
-one failure. Logs stay in build/test/.
+crate), clients (the built program under pytest, in a virtual environment), asan (address and undefined behaviour), tsan
+(what has threads). The tests of kernels, models and program run each instruction set that the machine has. A stage that
+cannot be built counts as one failure. Logs stay in build/test/.
 """
 
 import argparse
@@ -21,7 +21,6 @@ import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "test"
-ISA_TESTS = ["kernels", "ops", "models", "engine"]
 TSAN_TESTS = ["base", "engine", "chat", "server"]
 PYTEST_FOLDERS = ["tests"]
 
@@ -140,28 +139,6 @@ def stage_dev(tally, jobs):
         tally.add(0, ["dev: does not build"])
 
 
-def available_isas():
-    """What this machine has below its best, which the dev stage has already run."""
-    flags = set()
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            flags = set(line.split(":", 1)[1].split())
-            break
-    wants = [("scalar", set()), ("avx2", {"avx2", "fma", "f16c"}),
-             ("avx512", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}),
-             ("avx512bf16", {"avx512_bf16", "avx512bw", "avx512vl"}), ("amx", {"amx_tile", "amx_bf16"})]
-    return [name for name, needed in wants if needed <= flags][:-1]
-
-
-def stage_isa(tally, jobs):
-    if not (ROOT / "build/dev/CTestTestfile.cmake").exists():
-        tally.add(0, ["isa: the dev build is missing"])
-        return
-    for isa in available_isas():
-        print(f"    GLINT_ISA={isa}", flush=True)
-        ctest(tally, f"isa-{isa}", "dev", jobs, ISA_TESTS, {"GLINT_ISA": isa})
-
-
 def environment_python():
     """The interpreter of build/venv with tests/requirements.txt installed, or None."""
     venv, wanted, log = ROOT / "build/venv", ROOT / "tests/requirements.txt", OUT / "venv.log"
@@ -221,7 +198,7 @@ def stage_tsan(tally, jobs):
         tally.add(0, ["tsan: does not build"])
 
 
-STAGES = {"format": stage_format, "dev": stage_dev, "isa": stage_isa, "clients": stage_clients, "asan": stage_asan, "tsan": stage_tsan}
+STAGES = {"format": stage_format, "dev": stage_dev, "clients": stage_clients, "asan": stage_asan, "tsan": stage_tsan}
 
 
 def main():

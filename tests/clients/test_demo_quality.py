@@ -1,0 +1,50 @@
+"""The demo model through the program, against what transformers answered: greedy outputs, agreement, accuracy."""
+
+import json
+import math
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+GLINT = os.environ["GLINT_BIN"]
+DEMO = pathlib.Path(__file__).resolve().parents[2] / "models" / "demo"
+TASKS = DEMO / "evals.jsonl"
+NEAR_TIE = 1e-3  # of the reference's own logits, on the way to an answer
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return json.loads((DEMO / "eval_reference.json").read_text())
+
+
+def score(*options):
+    result = subprocess.run([GLINT, "score", "demo", "--json", *map(str, options)], capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_f32_greedy_outputs_equal_transformers_item_by_item(reference, tmp_path):
+    score("--tasks", TASKS, "--compute", "f32", "-o", tmp_path / "items.jsonl")
+    mine = {item["id"]: item["output_ids"] for item in map(json.loads, (tmp_path / "items.jsonl").read_text().splitlines())}
+    checked = [item for item in reference["outputs"] if item["min_margin"] > NEAR_TIE]
+    assert len(checked) > 0.95 * len(reference["outputs"])
+    assert [item["id"] for item in checked if mine[item["id"]] != item["output_ids"]] == []
+
+
+def test_bf16_picks_the_reference_token_nearly_always():
+    assert score("--teacher-force", DEMO / "eval_reference.json")["agreement"] >= 0.995
+
+
+def test_bf16_accuracy_is_within_one_item_per_task(reference):
+    mine = score("--tasks", TASKS)["tasks"]
+    assert mine.keys() == reference["accuracy"].keys()
+    for name, task in reference["accuracy"].items():
+        assert mine[name]["n"] == task["n"]
+        assert abs(mine[name]["correct"] - task["correct"]) <= 1, name
+
+
+def test_perplexity_of_the_held_out_text_equals_the_reference(reference):
+    mine = score("--text", DEMO / "text_heldout.txt", "--compute", "f32")
+    assert mine["perplexity"] == pytest.approx(math.exp(reference["perplexity"]["mean_nll"]), rel=1e-4)
