@@ -20,6 +20,9 @@ constexpr const char* kCall =
 constexpr const char* kTools =
     R"("tools":[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":{"city":{"type":"string"}}}}}])";
 
+// The first chunk of "Loop" with text in it.
+constexpr const char* kFirstText = R"("reasoning_content":")";
+
 struct ServerTest : testing::Test {
   void SetUp() override {
     rig.model.add("Hi", "Well, hello!</think>Good day \xE4\xBD\xA0.");
@@ -315,13 +318,13 @@ TEST_F(ServerTest, a_client_that_leaves_frees_its_slot) {
 }
 
 TEST_F(ServerTest, a_full_queue_is_429) {
-  rig.model.step_ms = 2;
+  rig.model.step_ms = 10;
   rig.engine_options.max_sequences = 1;
   rig.engine_options.max_queue = 1;
   start();
   TestClient first(server->port()), second(server->port());
   first.send_post("/v1/chat/completions", ask("Loop", R"("stream":true)"));
-  EXPECT_TRUE(first.read_until("round"));
+  EXPECT_TRUE(first.read_until(kFirstText));
   second.send_post("/v1/chat/completions", ask("Loop", R"("stream":true)"));
   // Its head comes at once, long before its turn.
   EXPECT_TRUE(second.read_until("\r\n\r\n"));
@@ -386,12 +389,12 @@ TEST_F(ServerTest, draining_finishes_what_runs_and_refuses_what_waits) {
 }
 
 TEST_F(ServerTest, a_drain_has_an_end) {
-  rig.model.step_ms = 2;
+  rig.model.step_ms = 10;
   options.drain_timeout_s = 0.05;
   start();
   TestClient streaming(server->port());
   streaming.send_post("/v1/chat/completions", ask("Loop", R"("stream":true)"));
-  EXPECT_TRUE(streaming.read_until("round"));
+  EXPECT_TRUE(streaming.read_until(kFirstText));
   server->request_stop();
   EXPECT_FALSE(server->run());
   EXPECT_TRUE(streaming.read_until(R"("code":"draining")"));
@@ -399,11 +402,11 @@ TEST_F(ServerTest, a_drain_has_an_end) {
 }
 
 TEST_F(ServerTest, a_second_stop_does_not_wait) {
-  rig.model.step_ms = 2;
+  rig.model.step_ms = 10;
   start();
   TestClient streaming(server->port());
   streaming.send_post("/v1/chat/completions", ask("Loop", R"("stream":true)"));
-  EXPECT_TRUE(streaming.read_until("round"));
+  EXPECT_TRUE(streaming.read_until(kFirstText));
   server->request_stop();
   server->request_stop();
   EXPECT_FALSE(server->run());
