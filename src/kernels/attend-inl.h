@@ -159,8 +159,8 @@ struct Attend {
 
   // Adds keys [begin, end) in order to `kept`, S steps as registers for each of R rows.
   template <int R, int S>
-  static void add_values(const AttendArgs& a, const float* weights, int begin, int end, int first,
-                         int width, float* kept) {
+  [[gnu::noinline]] static void add_values(const AttendArgs& a, const float* weights, int begin,
+                                           int end, int first, int width, float* kept) {
     constexpr int kRegisters = S * G::kVectors;
     constexpr std::size_t kStepBytes = G::kStep * sizeof(typename G::Stored);
     Reg sums[R][kRegisters];

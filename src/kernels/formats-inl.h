@@ -129,10 +129,13 @@ template <typename F, int R, int C>
   }
 }
 
-// The same from zero, summed up: out[r][c] at out + r * out_stride + c.
+// The same from zero, summed up: out[r][c] at out + r * out_stride + c. Never inlined (nor are the
+// other loops that fill the register file): their callers' variables would take the registers that
+// the sums need.
 template <typename F, int R, int C>
-void products(const typename F::Packed* x, std::size_t x_stride, const std::byte* w,
-              std::size_t w_stride, int k, float* out, std::size_t out_stride) {
+[[gnu::noinline]] void products(const typename F::Packed* x, std::size_t x_stride,
+                                const std::byte* w, std::size_t w_stride, int k, float* out,
+                                std::size_t out_stride) {
   using V = typename F::Vec;
   typename F::Reg sums[R][C];
   GLINT_UNROLL

@@ -1,31 +1,23 @@
 #include "kernels/isa.h"
 
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 
 #include "base/check.h"
-#include "kernels/scalar/scalar.h"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
+#include "kernels/amx/amx.h"
 #include "kernels/avx2/avx2.h"
 #include "kernels/avx512/avx512.h"
-#if __has_include("kernels/amx/amx.h")
-#include "kernels/amx/amx.h"
-#define GLINT_HAVE_AMX 1
-#endif
-#endif
+#include "kernels/scalar/scalar.h"
 
 namespace glint {
 namespace {
 
 constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
-
-#if defined(__x86_64__)
 
 struct Leaf {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -53,12 +45,11 @@ std::uint64_t saved_states(const Leaf& leaf1) {
 
 constexpr std::uint64_t kYmmStates = 0x6;                // SSE, AVX
 constexpr std::uint64_t kZmmStates = kYmmStates | 0xe0;  // opmask, upper halves, upper registers
-[[maybe_unused]] constexpr std::uint64_t kTileStates =
-    (1u << 17) | (1u << 18);  // tile configuration, tile data
+constexpr std::uint64_t kTileStates = (1u << 17) | (1u << 18);  // tile configuration, tile data
 
 // Linux gives tile data to a process only on request (arch_prctl(2), ARCH_REQ_XCOMP_PERM), and may
 // refuse. Once granted it covers every thread of the process.
-[[maybe_unused]] bool tile_permission() {
+bool tile_permission() {
   constexpr long kArchReqXcompPerm = 0x1023;
   constexpr long kXfeatureXtiledata = 18;
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
@@ -85,23 +76,11 @@ bool available(Isa isa) {
     case Isa::kAvx512Bf16:
       return avx512_bf16;
     case Isa::kAmx:
-#ifdef GLINT_HAVE_AMX
       return avx512_bf16 && (states & kTileStates) == kTileStates && bit(leaf7.edx, 22) &&
              bit(leaf7.edx, 24) && tile_permission();
-#else
-      return false;
-#endif
   }
   return false;
 }
-
-#else
-
-bool available(Isa isa) {
-  return isa == Isa::kScalar;
-}
-
-#endif
 
 std::string names_of(const std::vector<Isa>& isas) {
   std::string text;
@@ -159,16 +138,19 @@ Result<Isa> choose_isa(std::string_view name) {
 }
 
 const KernelTable& kernel_table(Isa isa) {
-#if defined(__x86_64__)
-  if (isa == Isa::kAvx2) return avx2_table();
-  if (isa == Isa::kAvx512) return avx512_table();
-  if (isa == Isa::kAvx512Bf16) return avx512bf16_table();
-#ifdef GLINT_HAVE_AMX
-  if (isa == Isa::kAmx) return amx_table();
-#endif
-#endif
-  GLINT_CHECK(isa == Isa::kScalar);
-  return scalar_table();
+  switch (isa) {
+    case Isa::kScalar:
+      return scalar_table();
+    case Isa::kAvx2:
+      return avx2_table();
+    case Isa::kAvx512:
+      return avx512_table();
+    case Isa::kAvx512Bf16:
+      return avx512bf16_table();
+    case Isa::kAmx:
+      return amx_table();
+  }
+  GLINT_CHECK(false);
 }
 
 }  // namespace glint

@@ -65,8 +65,8 @@ struct Matmul {
   };
 
   template <int R>
-  static void pieces(const Packed* x, std::size_t x_stride, const std::byte* w,
-                     std::size_t w_stride, int k, float* out) {
+  [[gnu::noinline]] static void pieces(const Packed* x, std::size_t x_stride, const std::byte* w,
+                                       std::size_t w_stride, int k, float* out) {
     constexpr int kTileFloats = R * 4 * V::kLanes;
     alignas(64) float kept[kColumnBlock / 4 * kTileFloats];
     for (int start = 0; start < k; start += kPiece) {

@@ -55,7 +55,7 @@ struct Vec256 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(load_bits(p), 16));
   }
   static Reg load_bf16_odd(const void* p) {
-    return _mm256_castsi256_ps(_mm256_and_si256(load_bits(p), upper_halves()));
+    return _mm256_castsi256_ps(_mm256_blend_epi16(_mm256_setzero_si256(), load_bits(p), 0xaa));
   }
   static Reg even_of(Reg low, Reg high) {
     return middle_swapped(_mm256_shuffle_ps(low, high, 0x88));

@@ -43,9 +43,9 @@ struct Vec512 {
   static Reg load_bf16_even(const void* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
   }
+  // By a mask register, since tiles need all the vector registers.
   static Reg load_bf16_odd(const void* p) {
-    return _mm512_castsi512_ps(
-        _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(0xaaaaaaaau, p));
   }
   // Even and odd places of the 32 floats (low, high), and back.
   static Reg even_of(Reg low, Reg high) {
