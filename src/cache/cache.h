@@ -89,6 +89,7 @@ class Cache {
   Cache& operator=(const Cache&) = delete;
 
   const CacheSpec& spec() const;
+  bool prefix_reuse() const;
   // A sequence that starts with the longest cached prefix of `tokens` in whole pages, but never all
   // of them: at least one token is left to compute. `salt` separates tenants: only equal salts
   // share.

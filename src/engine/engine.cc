@@ -100,6 +100,7 @@ namespace {
 EngineOptions resolve(EngineOptions options, const Cache& cache) {
   GLINT_CHECK(options.context >= 2 && options.max_sequences >= 1 && options.max_queue >= 0);
   options.max_batch_tokens = std::max(options.max_batch_tokens, options.max_sequences);
+  options.prefix_reuse = cache.prefix_reuse();
   const std::size_t pages = (static_cast<std::size_t>(options.context) + kPageSize - 1) / kPageSize;
   GLINT_CHECK(cache.stats().total_pages >= pages);
   return options;

@@ -18,7 +18,7 @@ struct EngineOptions {
   int max_sequences = 8;       // running at once
   int max_batch_tokens = 512;  // tokens of one step: decode tokens first, then prefill chunks
   int max_queue = 256;         // waiting; beyond it submit() fails with kExhausted
-  bool prefix_reuse = true;
+  bool prefix_reuse = true;    // Engine sets it to what its cache does
 };
 
 struct EngineStats {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -23,26 +24,49 @@ std::uint64_t splitmix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Index of the first NaN or infinity, or the size.
-std::size_t first_not_finite(std::span<const float> logits) {
-  constexpr std::uint32_t kExponent = 0x7f800000u;
-  std::uint32_t greatest = 0;
-  for (const float x : logits)
-    greatest = std::max(greatest, std::bit_cast<std::uint32_t>(x) & kExponent);
-  if (greatest != kExponent) return logits.size();
-  return static_cast<std::size_t>(
-      std::ranges::find_if_not(logits, [](float x) { return std::isfinite(x); }) - logits.begin());
+// The scans below work on independent lanes, which compilers turn into vector instructions: a
+// vocabulary may have 150,000 tokens, and they run for each token that is sampled.
+constexpr std::size_t kLanes = 16;
+
+float max_of(std::span<const float> logits) {
+  std::array<float, kLanes> lanes;
+  lanes.fill(kMasked);
+  std::size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const float x = logits[i + lane];
+      lanes[lane] = x > lanes[lane] ? x : lanes[lane];
+    }
+  }
+  for (; i < logits.size(); ++i) lanes[0] = std::max(lanes[0], logits[i]);
+  return std::ranges::max(lanes);
+}
+
+bool all_finite(std::span<const float> logits) {
+  // An exponent of all ones carries into the sign bit.
+  std::uint32_t carries = 0;
+  std::array<std::uint32_t, kLanes> lanes{};
+  std::size_t i = 0;
+  const auto carry = [](float x) {
+    return (std::bit_cast<std::uint32_t>(x) & 0x7f800000u) + 0x00800000u;
+  };
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] |= carry(logits[i + lane]);
+  }
+  for (; i < logits.size(); ++i) carries |= carry(logits[i]);
+  for (const std::uint32_t lane : lanes) carries |= lane;
+  return (carries & 0x80000000u) == 0;
 }
 
 Status check_finite(std::span<const float> logits) {
-  if (const std::size_t i = first_not_finite(logits); i < logits.size()) {
-    return internal_error(fmt::format("the model's logit of token {} is {}", i, logits[i]));
-  }
-  return {};
+  if (all_finite(logits)) return {};
+  const auto bad = std::ranges::find_if_not(logits, [](float x) { return std::isfinite(x); });
+  return internal_error(
+      fmt::format("the model's logit of token {} is {}", bad - logits.begin(), *bad));
 }
 
 std::int32_t position_of_max(std::span<const float> logits) {
-  return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
+  return static_cast<std::int32_t>(std::ranges::find(logits, max_of(logits)) - logits.begin());
 }
 
 // The N likeliest, likeliest first, lower ids first among equals.
@@ -95,7 +119,7 @@ Result<std::int32_t> argmax(std::span<const float> logits) {
 }
 
 double log_sum_exp(std::span<const float> logits) {
-  const float max = *std::ranges::max_element(logits);
+  const float max = max_of(logits);
   double sum = 0;
   for (const float x : logits) sum += std::exp(x - max);
   return max + std::log(sum);
@@ -213,85 +237,83 @@ void Sampler::adjust(std::span<float> logits) const {
 }
 
 std::int32_t Sampler::draw(std::span<float> logits) {
-  const float max = *std::ranges::max_element(logits);
+  const float max = max_of(logits);
   if (max == kMasked) return -1;
   const float inverse = 1.0f / params_.temperature;
   const float floor = params_.min_p > 0 ? std::log(params_.min_p) : kMasked;
-  const double u = uniform_draw(params_.seed, num_generated_);
-  const bool limited = params_.top_k > 0 || params_.top_p < 1.0f;
-
   // From here on logits are relative to the likeliest, and what min_p drops is masked.
-  double total = 0;
   for (float& x : logits) {
     const float scaled = (x - max) * inverse;
     x = scaled >= floor ? scaled : kMasked;
-    total += std::exp(x);
   }
-  if (!limited) {
-    // No order is needed: walk the ids.
-    double left = u * total;
-    std::int32_t last = -1;
+  if (params_.top_k > 0 || params_.top_p < 1.0f) {
+    const Candidate last = nucleus(logits);
     for (std::size_t i = 0; i < logits.size(); ++i) {
-      if (logits[i] == kMasked) continue;
-      last = static_cast<std::int32_t>(i);
-      left -= std::exp(logits[i]);
-      if (left < 0) break;
+      const Candidate candidate{logits[i], static_cast<std::int32_t>(i)};
+      if (Candidate::before(last, candidate)) logits[i] = kMasked;
     }
-    return last;
   }
-  const std::span<Candidate> kept = nucleus(logits, total);
   double mass = 0;
-  for (const Candidate& candidate : kept) mass += std::exp(candidate.logit);
-  double left = u * mass;
-  for (const Candidate& candidate : kept) {
-    left -= std::exp(candidate.logit);
-    if (left < 0) return candidate.token;
+  for (const float x : logits) {
+    if (x != kMasked) mass += std::exp(x);
   }
-  return kept.back().token;
+  double left = uniform_draw(params_.seed, num_generated_) * mass;
+  std::int32_t token = -1;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] == kMasked) continue;
+    token = static_cast<std::int32_t>(i);
+    left -= std::exp(logits[i]);
+    if (left < 0) break;
+  }
+  return token;
 }
 
-// The candidates that top_k, then top_p leave, likeliest first. `total` is the mass of all unmasked
-// ones. Sorting the whole vocabulary would cost more than all else here, so only tokens above a cut
-// are sorted; the cut is lowered until what lies above it settles the answer.
-std::span<Sampler::Candidate> Sampler::nucleus(std::span<const float> scaled, double total) {
-  const std::size_t top_k =
+// The last candidate, in order of likelihood, that top_k and then top_p keep.
+Sampler::Candidate Sampler::nucleus(std::span<const float> scaled) {
+  bins_.assign(kNumBins, {});
+  for (const float x : scaled) {
+    if (x == kMasked) continue;
+    Bin& bin = bins_[bin_of(x)];
+    ++bin.count;
+    bin.mass += std::exp(x);
+  }
+  const std::size_t most =
       params_.top_k > 0 ? static_cast<std::size_t>(params_.top_k) : scaled.size();
-  const double top_p = params_.top_p;
-  for (float cut = -4.0f;; cut *= 2) {
-    const bool everything = cut < -150.0f;  // e^-150 is nothing in float
-    candidates_.clear();
-    double mass = 0;
-    for (std::size_t i = 0; i < scaled.size(); ++i) {
-      if (scaled[i] == kMasked || (!everything && scaled[i] < cut)) continue;
-      candidates_.push_back({scaled[i], static_cast<std::int32_t>(i)});
-      mass += std::exp(scaled[i]);
-    }
-    const bool enough = params_.top_k > 0 ? candidates_.size() >= top_k : mass >= top_p * total;
-    if (everything || enough) break;
-  }
-  const auto better = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-  };
-  if (candidates_.size() > top_k) {
-    const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(top_k);
-    std::nth_element(candidates_.begin(), end, candidates_.end(), better);
-    candidates_.resize(top_k);
-  }
-  std::ranges::sort(candidates_, better);
-  if (top_p >= 1.0) return candidates_;
+  const Cut by_count = cut(scaled, most, std::numeric_limits<double>::infinity());
+  if (params_.top_p >= 1.0f) return by_count.last;
+  return cut(scaled, most, params_.top_p * by_count.mass).last;
+}
 
-  // The mass that top_p is a share of: what top_k left.
-  double whole = total;
-  if (params_.top_k > 0) {
-    whole = 0;
-    for (const Candidate& candidate : candidates_) whole += std::exp(candidate.logit);
+// Goes down the candidates until there are `most` of them or their mass reaches `enough`. Sorting
+// the vocabulary would cost more than all else here; so whole bins are taken while they fit, and
+// only the one with the end in it is sorted.
+Sampler::Cut Sampler::cut(std::span<const float> scaled, std::size_t most, double enough) {
+  std::size_t count = 0;
+  double mass = 0;
+  for (std::size_t b = 0; b < kNumBins; ++b) {
+    if (count + bins_[b].count < most && mass + bins_[b].mass < enough) {
+      count += bins_[b].count;
+      mass += bins_[b].mass;
+      continue;
+    }
+    candidates_.clear();
+    for (std::size_t i = 0; i < scaled.size(); ++i) {
+      if (scaled[i] != kMasked && bin_of(scaled[i]) == b) {
+        candidates_.push_back({scaled[i], static_cast<std::int32_t>(i)});
+      }
+    }
+    std::ranges::sort(candidates_, &Candidate::before);
+    for (const Candidate& candidate : candidates_) {
+      mass += std::exp(candidate.logit);
+      if (++count == most || mass >= enough) return {candidate, mass};
+    }
   }
-  double sum = 0;
-  std::size_t kept = 0;
-  while (kept < candidates_.size() && (kept == 0 || sum < top_p * whole)) {
-    sum += std::exp(candidates_[kept++].logit);
-  }
-  return std::span(candidates_).first(kept);
+  return {{kMasked, std::numeric_limits<std::int32_t>::max()}, mass};
+}
+
+// Bins of equal width below the greatest logit, which is 0.
+std::size_t Sampler::bin_of(float scaled) {
+  return static_cast<std::size_t>(std::min(-scaled * 32.0f, static_cast<float>(kNumBins - 1)));
 }
 
 }  // namespace glint

@@ -47,11 +47,26 @@ class Sampler {
   struct Candidate {
     float logit;  // minus the greatest, divided by the temperature
     std::int32_t token;
+    static bool before(const Candidate& a, const Candidate& b) {
+      return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+    }
   };
+  struct Bin {
+    std::size_t count = 0;
+    double mass = 0;  // sum of e^logit
+  };
+  struct Cut {
+    Candidate last;  // the last one kept
+    double mass;     // of all that are kept
+  };
+  static constexpr std::size_t kNumBins = 2048;
+
   void accept(std::int32_t token);
   void adjust(std::span<float> logits) const;
   std::int32_t draw(std::span<float> logits);
-  std::span<Candidate> nucleus(std::span<const float> scaled, double total);
+  Candidate nucleus(std::span<const float> scaled);
+  Cut cut(std::span<const float> scaled, std::size_t most, double enough);
+  static std::size_t bin_of(float scaled);
 
   SamplingParams params_;
   int min_tokens_;
@@ -61,7 +76,8 @@ class Sampler {
   std::unordered_map<std::int32_t, int> repeated_;   // token -> times in the window
   std::unordered_map<std::int32_t, int> generated_;  // token -> times generated
   std::uint64_t num_generated_ = 0;
-  std::vector<Candidate> candidates_;
+  std::vector<Candidate> candidates_;  // scratch, as are the bins
+  std::vector<Bin> bins_;
 };
 
 }  // namespace glint

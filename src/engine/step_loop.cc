@@ -71,7 +71,7 @@ StepPlan StepLoop::plan() {
 // than is there now. Then waiting costs less than computing the same again: think of the choices of
 // one request, or of agents with one preamble.
 bool StepLoop::is_being_computed(std::size_t waiting_index, int cached_pages) const {
-  if (!options_.prefix_reuse) return false;
+  if (!cache_.prefix_reuse()) return false;
   const Sequence& sequence = *waiting_[waiting_index];
   const int most = (sequence.known() - 1) / kPageSize;  // its last token is always computed
   const auto will_cache_more = [&](const SequencePtr& older) {

@@ -83,6 +83,20 @@ TEST(Argmax, refuses_logits_that_are_not_finite) {
                   .has_value());
 }
 
+TEST(Argmax, sees_every_position_of_every_length) {
+  for (std::size_t n = 1; n <= 50; ++n) {
+    for (std::size_t i = 0; i < n; ++i) {
+      std::vector<float> logits(n, -3.0f);
+      logits[i] = -2.0f;
+      EXPECT_EQ(argmax(logits).value(), static_cast<std::int32_t>(i));
+      logits[i] = -std::nanf("");
+      EXPECT_FALSE(argmax(logits).has_value());
+      logits[i] = INFINITY;
+      EXPECT_FALSE(argmax(logits).has_value());
+    }
+  }
+}
+
 TEST(Sampler, temperature_zero_is_greedy_whatever_else_is_set) {
   const auto logits = random_logits(300, 1);
   const std::int32_t best = argmax(logits).value();
@@ -169,29 +183,29 @@ TEST(Sampler, limits_keep_exactly_the_set_of_a_full_sort) {
   }
 }
 
-// For large vocabularies: the token that a full sort and the same draw would give.
+// The token that a full sort and the same draw over the ids that it keeps would give.
 std::int32_t draw_by_sorting(const std::vector<float>& logits, const SamplingParams& params) {
+  const float max = *std::ranges::max_element(logits);
+  const auto weight = [&](std::int32_t t) {
+    return std::exp((logits[static_cast<std::size_t>(t)] - max) / params.temperature);
+  };
   const auto set = expected_set(logits, params);
-  Tokens order(set.begin(), set.end());
-  const auto logit = [&](std::int32_t t) { return logits[static_cast<std::size_t>(t)]; };
-  std::ranges::stable_sort(order, [&](auto a, auto b) { return logit(a) > logit(b); });
-  const float max = logit(order[0]);
   double total = 0;
-  for (const auto t : order) total += std::exp((logit(t) - max) / params.temperature);
+  for (const auto t : set) total += weight(t);
   double left = uniform_draw(params.seed, 0) * total;
-  for (const auto t : order) {
-    left -= std::exp((logit(t) - max) / params.temperature);
+  for (const auto t : set) {
+    left -= weight(t);
     if (left < 0) return t;
   }
-  return order.back();
+  return *set.rbegin();
 }
 
 TEST(Sampler, partial_selection_agrees_with_sorting_a_large_vocabulary) {
   int different = 0;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
     // From peaked to flat, so that every cut is tried.
     const float spread = std::array{0.01f, 0.5f, 2.0f, 5.0f, 12.0f}[seed % 5];
-    const auto logits = random_logits(20000, static_cast<std::uint32_t>(seed), spread);
+    const auto logits = random_logits(3000, static_cast<std::uint32_t>(seed), spread);
     for (SamplingParams params :
          std::vector<SamplingParams>{{.top_p = 0.95f},
                                      {.top_p = 0.2f},
@@ -204,7 +218,7 @@ TEST(Sampler, partial_selection_agrees_with_sorting_a_large_vocabulary) {
       different += next_token(s, logits) != draw_by_sorting(logits, params);
     }
   }
-  EXPECT_LE(different, 2) << "of 300";
+  EXPECT_LE(different, 1) << "of 150";
 }
 
 TEST(Sampler, ties_at_a_limit_go_to_lower_ids) {
