@@ -1,9 +1,10 @@
-// Everything hot, as free functions behind one table per instruction set. Kernels know pointers and lengths: no threads,
-// no allocation, no locks, noexcept. Shapes are checked by the callers (src/ops). The scalar table is the definition.
+// Everything hot, as free functions behind one table per instruction set. Kernels know pointers and
+// lengths: no threads, no allocation, no locks, noexcept. Shapes are checked by the callers
+// (src/ops). The scalar table is the definition.
 //
-// Same bits, whatever the batch: the value of one output depends on its own inputs, the shape and the table only, never
-// on how many rows, columns or tasks are computed beside it. Callers may therefore split rows and columns freely, within
-// the alignments given below.
+// Same bits, whatever the batch: the value of one output depends on its own inputs, the shape and
+// the table only, never on how many rows, columns or tasks are computed beside it. Callers may
+// therefore split rows and columns freely, within the alignments given below.
 #pragma once
 
 #include <cstddef>
@@ -17,27 +18,28 @@ namespace glint {
 inline constexpr int kRowBlock = 16;     // rows of packed activations come in blocks of 16
 inline constexpr int kColumnBlock = 32;  // matmul tasks start at multiples of 32 output columns
 inline constexpr int kAttendPage = 64;   // keys behind one page pointer
-inline constexpr int kAttendSpan = 256;  // most keys of one attend call; spans start at multiples of it
+inline constexpr int kAttendSpan =
+    256;  // most keys of one attend call; spans start at multiples of it
 
 // y[r, n] = sum_k x[r, k] w[n, k] for n in [n0, n1), float32 accumulation.
 struct MatmulArgs {
-  const void* x = nullptr;            // packed by the same MatmulKernels: rows x k
+  const void* x = nullptr;  // packed by the same MatmulKernels: rows x k
   int rows = 0;
   int k = 0;
-  const std::byte* w = nullptr;       // row 0 of the weight; row n is w + n * w_stride
-  std::size_t w_stride = 0;           // bytes
-  int n0 = 0, n1 = 0;                 // n0 a multiple of kColumnBlock
-  float* y = nullptr;                 // y[y_rows ? y_rows[r] : r][n] at y + row * y_stride + n
-  std::size_t y_stride = 0;           // floats
+  const std::byte* w = nullptr;          // row 0 of the weight; row n is w + n * w_stride
+  std::size_t w_stride = 0;              // bytes
+  int n0 = 0, n1 = 0;                    // n0 a multiple of kColumnBlock
+  float* y = nullptr;                    // y[y_rows ? y_rows[r] : r][n] at y + row * y_stride + n
+  std::size_t y_stride = 0;              // floats
   const std::int32_t* y_rows = nullptr;  // distinct rows, or null
-  const float* row_scale = nullptr;   // multiplies row r, or null
-  bool accumulate = false;            // y += instead of y =
-  std::byte* scratch = nullptr;       // scratch_bytes(k) of the worker's own, 64-byte aligned
+  const float* row_scale = nullptr;      // multiplies row r, or null
+  bool accumulate = false;               // y += instead of y =
+  std::byte* scratch = nullptr;          // scratch_bytes(k) of the worker's own, 64-byte aligned
 };
 
-// z[r, n] = silu(gate[r, n]) * up[r, n], gate = x Wg^T, up = x Wu^T, for n in [n0, n1); z is written as packed
-// activations of `n_total` columns, ready for the down projection by the same MatmulKernels. The call that holds the last
-// column also writes the padding.
+// z[r, n] = silu(gate[r, n]) * up[r, n], gate = x Wg^T, up = x Wu^T, for n in [n0, n1); z is
+// written as packed activations of `n_total` columns, ready for the down projection by the same
+// MatmulKernels. The call that holds the last column also writes the padding.
 struct GateUpArgs {
   const void* x = nullptr;
   int rows = 0;
@@ -45,44 +47,49 @@ struct GateUpArgs {
   const std::byte* w_gate = nullptr;
   const std::byte* w_up = nullptr;
   std::size_t w_stride = 0;
-  int n0 = 0, n1 = 0;                 // n0 a multiple of kColumnBlock; n1 too, unless it is n_total
+  int n0 = 0, n1 = 0;  // n0 a multiple of kColumnBlock; n1 too, unless it is n_total
   int n_total = 0;
-  void* z = nullptr;                  // packed, rows x n_total
+  void* z = nullptr;  // packed, rows x n_total
   std::byte* scratch = nullptr;
 };
 
 // Matrix products of one weight format with one activation format.
 struct MatmulKernels {
-  // Bytes of `rows` packed rows of width k. For rows a multiple of kRowBlock it is linear in rows, so that block b of a
-  // packed matrix starts at packed_bytes(b * kRowBlock, k).
+  // Bytes of `rows` packed rows of width k. For rows a multiple of kRowBlock it is linear in rows,
+  // so that block b of a packed matrix starts at packed_bytes(b * kRowBlock, k).
   std::size_t (*packed_bytes)(int rows, int k) noexcept = nullptr;
-  // Rows row_index[r] (or r) of x, float32 with x_stride floats between rows, into `out`, padding zeroed.
-  void (*pack)(const float* x, std::size_t x_stride, const std::int32_t* row_index, int rows, int k, void* out) noexcept = nullptr;
+  // Rows row_index[r] (or r) of x, float32 with x_stride floats between rows, into `out`, padding
+  // zeroed.
+  void (*pack)(const float* x, std::size_t x_stride, const std::int32_t* row_index, int rows, int k,
+               void* out) noexcept = nullptr;
   void (*matmul)(const MatmulArgs&) noexcept = nullptr;
   void (*gate_up)(const GateUpArgs&) noexcept = nullptr;
   std::size_t (*scratch_bytes)(int k) noexcept = nullptr;
 };
 
-// Softmax attention of query rows over at most kAttendSpan keys that start at a multiple of kAttendSpan:
-// s = scale q.k over the visible keys, max = max s, sum = sum e^(s - max), out = sum e^(s - max) v (not divided).
-// A row with no visible key gives max = -inf, sum = 0, out = 0. q, k and v are bf16 or float32 by the table's member.
+// Softmax attention of query rows over at most kAttendSpan keys that start at a multiple of
+// kAttendSpan: s = scale q.k over the visible keys, max = max s, sum = sum e^(s - max), out = sum
+// e^(s - max) v (not divided). A row with no visible key gives max = -inf, sum = 0, out = 0. q, k
+// and v are bf16 or float32 by the table's member.
 struct AttendArgs {
-  const void* q = nullptr;            // [rows, dk], q_stride elements between rows
+  const void* q = nullptr;  // [rows, dk], q_stride elements between rows
   std::size_t q_stride = 0;
   int rows = 0;
-  const std::int32_t* visible = nullptr;  // [rows]: row r sees keys [0, visible[r]) of this span; may be 0
-  int num_keys = 0;                   // max of visible; keys beyond it are never read as values
-  const std::byte* const* k_pages = nullptr;  // one pointer per 64 keys; a page's 64 rows are always readable memory
-  std::size_t k_stride = 0;           // bytes between keys of a page
+  const std::int32_t* visible =
+      nullptr;       // [rows]: row r sees keys [0, visible[r]) of this span; may be 0
+  int num_keys = 0;  // max of visible; keys beyond it are never read as values
+  const std::byte* const* k_pages =
+      nullptr;               // one pointer per 64 keys; a page's 64 rows are always readable memory
+  std::size_t k_stride = 0;  // bytes between keys of a page
   const std::byte* const* v_pages = nullptr;
   std::size_t v_stride = 0;
   int dk = 0, dv = 0;
   float scale = 0;
-  float* max = nullptr;               // [rows]
-  float* sum = nullptr;               // [rows]
-  float* out = nullptr;               // [rows, dv], out_stride floats between rows
+  float* max = nullptr;  // [rows]
+  float* sum = nullptr;  // [rows]
+  float* out = nullptr;  // [rows, dv], out_stride floats between rows
   std::size_t out_stride = 0;
-  std::byte* scratch = nullptr;       // scratch_bytes(rows, dk, dv)
+  std::byte* scratch = nullptr;  // scratch_bytes(rows, dk, dv)
 };
 
 struct AttendKernels {
@@ -99,10 +106,11 @@ struct KernelTable {
 
   AttendKernels attend_bf16;
   AttendKernels attend_f32;
-  // Adds the partial result b to a (rows as in AttendArgs): a = a e^(max_a - m) + b e^(max_b - m), m = max of both;
-  // where both are -inf the row stays empty.
-  void (*attend_merge)(int rows, int dv, float* max_a, float* sum_a, float* out_a, std::size_t stride_a, const float* max_b,
-                       const float* sum_b, const float* out_b, std::size_t stride_b) noexcept = nullptr;
+  // Adds the partial result b to a (rows as in AttendArgs): a = a e^(max_a - m) + b e^(max_b - m),
+  // m = max of both; where both are -inf the row stays empty.
+  void (*attend_merge)(int rows, int dv, float* max_a, float* sum_a, float* out_a,
+                       std::size_t stride_a, const float* max_b, const float* sum_b,
+                       const float* out_b, std::size_t stride_b) noexcept = nullptr;
 
   // y = w * x / sqrt(mean(x^2) + eps), n values; y may be x.
   void (*rms_norm)(const float* x, const float* w, int n, float eps, float* y) noexcept = nullptr;
@@ -118,7 +126,8 @@ struct KernelTable {
   // 1 / (1 + e^-x), in place. The router: accurate to a few units in the last place on every table.
   void (*sigmoid)(float* x, int n) noexcept = nullptr;
 
-  // Readies the calling thread (AMX: tile permission and configuration); null when there is nothing to do.
+  // Readies the calling thread (AMX: tile permission and configuration); null when there is nothing
+  // to do.
   void (*thread_start)() noexcept = nullptr;
 };
 

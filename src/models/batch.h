@@ -8,8 +8,8 @@
 
 namespace glint {
 
-// One sequence's share of a step: its tokens are rows [begin, begin + count) of the batch, at positions
-// [start, start + count); pages cover at least start + count positions.
+// One sequence's share of a step: its tokens are rows [begin, begin + count) of the batch, at
+// positions [start, start + count); pages cover at least start + count positions.
 struct SequenceSpan {
   int begin = 0;
   int count = 0;
@@ -18,9 +18,9 @@ struct SequenceSpan {
 };
 
 struct Batch {
-  std::span<const std::int32_t> tokens;        // [num_tokens]
-  std::span<const SequenceSpan> sequences;     // in row order, covering all tokens
-  std::span<const std::int32_t> logit_rows;    // rows that need logits, ascending
+  std::span<const std::int32_t> tokens;      // [num_tokens]
+  std::span<const SequenceSpan> sequences;   // in row order, covering all tokens
+  std::span<const std::int32_t> logit_rows;  // rows that need logits, ascending
 };
 
 }  // namespace glint

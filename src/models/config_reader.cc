@@ -6,7 +6,8 @@
 
 namespace glint {
 
-ConfigReader::ConfigReader(const Json& config, std::string where) : config_(config), where_(std::move(where)) {}
+ConfigReader::ConfigReader(const Json& config, std::string where)
+    : config_(config), where_(std::move(where)) {}
 
 void ConfigReader::fail(Error error) {
   if (!error_) error_ = std::move(error);
@@ -34,7 +35,8 @@ int ConfigReader::integer_or(std::string_view key, int fallback, int low, int hi
     return low;
   }
   if (found->as_int() < low || found->as_int() > high) {
-    fail(corrupt(fmt::format("{}: \"{}\" is {}, outside [{}, {}]", where_, key, found->as_int(), low, high)));
+    fail(corrupt(fmt::format("{}: \"{}\" is {}, outside [{}, {}]", where_, key, found->as_int(),
+                             low, high)));
     return low;
   }
   return static_cast<int>(found->as_int());
@@ -57,7 +59,8 @@ double ConfigReader::number_or(std::string_view key, double fallback, double low
   }
   const double number = found->as_double();
   if (!std::isfinite(number) || number < low || number > high) {
-    fail(corrupt(fmt::format("{}: \"{}\" is {}, outside [{}, {}]", where_, key, number, low, high)));
+    fail(
+        corrupt(fmt::format("{}: \"{}\" is {}, outside [{}, {}]", where_, key, number, low, high)));
     return low;
   }
   return number;
@@ -75,7 +78,8 @@ bool ConfigReader::boolean_or(std::string_view key, bool fallback) {
   const Json* found = value(key);
   if (found == nullptr) return fallback;
   if (!found->is_bool()) {
-    fail(corrupt(fmt::format("{}: \"{}\" must be true or false, not {}", where_, key, found->dump())));
+    fail(corrupt(
+        fmt::format("{}: \"{}\" must be true or false, not {}", where_, key, found->dump())));
     return fallback;
   }
   return found->as_bool();
@@ -94,7 +98,9 @@ std::string ConfigReader::text_or(std::string_view key, std::string_view fallbac
 void ConfigReader::expect(std::string_view key, const Json& implemented, std::string_view why) {
   const Json* found = value(key);
   if (found == nullptr || *found == implemented) return;
-  if (found->is_number() && implemented.is_number() && found->as_double() == implemented.as_double()) return;
+  if (found->is_number() && implemented.is_number() &&
+      found->as_double() == implemented.as_double())
+    return;
   std::string shown = found->dump();
   if (shown.size() > 200) shown = shown.substr(0, 200) + "...";
   fail(unsupported(fmt::format("{}: \"{}\": {} is not supported ({})", where_, key, shown, why)));
@@ -105,14 +111,47 @@ void ConfigReader::ignore(std::initializer_list<std::string_view> keys) {
 }
 
 void ConfigReader::ignore_common() {
-  ignore({"architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "auto_map",
-          "initializer_range", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id",
-          "attention_dropout", "output_attentions", "output_hidden_states", "return_dict", "is_encoder_decoder",
-          "is_decoder", "id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params",
-          "output_router_logits", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "pretraining_tp", "ep_size",
-          "tokenizer_class", "chunk_size_feed_forward", "torchscript", "use_bfloat16", "_commit_hash",
-          "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "_from_model_config",
-          "unsloth_version", "unsloth_fixed"});
+  ignore({"architectures",
+          "model_type",
+          "torch_dtype",
+          "dtype",
+          "transformers_version",
+          "_name_or_path",
+          "auto_map",
+          "initializer_range",
+          "use_cache",
+          "pad_token_id",
+          "bos_token_id",
+          "eos_token_id",
+          "sep_token_id",
+          "attention_dropout",
+          "output_attentions",
+          "output_hidden_states",
+          "return_dict",
+          "is_encoder_decoder",
+          "is_decoder",
+          "id2label",
+          "label2id",
+          "problem_type",
+          "finetuning_task",
+          "task_specific_params",
+          "output_router_logits",
+          "router_aux_loss_coef",
+          "aux_loss_alpha",
+          "seq_aux",
+          "pretraining_tp",
+          "ep_size",
+          "tokenizer_class",
+          "chunk_size_feed_forward",
+          "torchscript",
+          "use_bfloat16",
+          "_commit_hash",
+          "attn_implementation",
+          "_attn_implementation",
+          "_attn_implementation_autoset",
+          "_from_model_config",
+          "unsloth_version",
+          "unsloth_fixed"});
 }
 
 Status ConfigReader::finish() const {
@@ -122,9 +161,10 @@ Status ConfigReader::finish() const {
     if (!seen_.contains(key)) unknown += (unknown.empty() ? "\"" : ", \"") + key + "\"";
   }
   if (!unknown.empty()) {
-    return unsupported(fmt::format(
-        "{}: unknown key {}: this version does not know what it asks for; remove it if it does not change inference",
-        where_, unknown));
+    return unsupported(
+        fmt::format("{}: unknown key {}: this version does not know what it asks for; remove it if "
+                    "it does not change inference",
+                    where_, unknown));
   }
   return {};
 }
@@ -139,8 +179,10 @@ RopeConfig read_plain_rope(ConfigReader& reader) {
       if (type != nullptr && type->is_string()) rope.type = type->as_string();
     }
     if (rope.type != "default") {
-      reader.fail(unsupported(fmt::format("config.json: \"{}\" asks for rope type \"{}\", which this family does not "
-                                          "support; only plain rope is", name, rope.type)));
+      reader.fail(unsupported(
+          fmt::format("config.json: \"{}\" asks for rope type \"{}\", which this family does not "
+                      "support; only plain rope is",
+                      name, rope.type)));
     }
   };
   if (const Json* parameters = reader.value("rope_parameters"); parameters != nullptr) {
@@ -150,12 +192,13 @@ RopeConfig read_plain_rope(ConfigReader& reader) {
     }
     read_type(*parameters, "rope_parameters");
     for (const auto& [key, value] : parameters->as_object()) {
-      if (key == "rope_theta" && value.is_number() && value.as_double() >= kLow && value.as_double() <= kHigh) {
+      if (key == "rope_theta" && value.is_number() && value.as_double() >= kLow &&
+          value.as_double() <= kHigh) {
         rope.theta = value.as_double();
       } else if (key == "partial_rotary_factor" && value.is_number() && value.as_double() == 1.0) {
       } else if (key != "rope_type" && key != "type") {
-        reader.fail(unsupported(fmt::format("config.json: \"rope_parameters\".\"{}\": {} is not supported", key,
-                                            value.dump())));
+        reader.fail(unsupported(fmt::format(
+            "config.json: \"rope_parameters\".\"{}\": {} is not supported", key, value.dump())));
       }
     }
   }

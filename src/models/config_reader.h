@@ -1,5 +1,5 @@
-// Reads a family's hyper-parameters out of config.json so that nothing is overlooked: every key is read, listed as inert,
-// or refused by name. Errors collect; the first one is reported.
+// Reads a family's hyper-parameters out of config.json so that nothing is overlooked: every key is
+// read, listed as inert, or refused by name. Errors collect; the first one is reported.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ class ConfigReader {
   // `config` must outlive the reader and be an object. `where` names it in errors ("config.json").
   ConfigReader(const Json& config, std::string where);
 
-  // A required integer in [low, high]. After an error every read returns low, so that the caller need not check each.
+  // A required integer in [low, high]. After an error every read returns low, so that the caller
+  // need not check each.
   int integer(std::string_view key, int low, int high);
   // The same, `fallback` when the key is absent or null (only where the format defines one).
   int integer_or(std::string_view key, int fallback, int low, int high);
@@ -32,7 +33,8 @@ class ConfigReader {
   // The raw value, or nullptr when absent or null. Marks the key as read.
   const Json* value(std::string_view key);
 
-  // The key may be absent, null, or equal to what is implemented; anything else is refused as unsupported.
+  // The key may be absent, null, or equal to what is implemented; anything else is refused as
+  // unsupported.
   void expect(std::string_view key, const Json& implemented, std::string_view why);
   void fail(Error error);
   // Keys that change nothing in inference.

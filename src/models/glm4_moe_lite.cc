@@ -1,6 +1,6 @@
-// glm4_moe_lite (GLM-4.7-Flash): MLA with a latent cache, a sigmoid-routed mixture of experts after the first dense
-// layers, and one multi-token-prediction layer that is recognised and left alone. Checked against transformers 5.24
-// (modeling_glm4_moe_lite.py) by tests/models.
+// glm4_moe_lite (GLM-4.7-Flash): MLA with a latent cache, a sigmoid-routed mixture of experts after
+// the first dense layers, and one multi-token-prediction layer that is recognised and left alone.
+// Checked against transformers 5.24 (modeling_glm4_moe_lite.py) by tests/models.
 #include "models/glm4_moe_lite.h"
 
 #include <fmt/format.h>
@@ -18,10 +18,13 @@
 namespace glint {
 namespace {
 
-// transformers builds q_a_layernorm and kv_a_layernorm of this family with its class default, whatever rms_norm_eps says.
+// transformers builds q_a_layernorm and kv_a_layernorm of this family with its class default,
+// whatever rms_norm_eps says.
 constexpr float kLatentNormEps = 1e-6f;
 
-std::size_t size(int n) { return static_cast<std::size_t>(n); }
+std::size_t size(int n) {
+  return static_cast<std::size_t>(n);
+}
 
 // ---- config
 
@@ -44,15 +47,19 @@ void read_layer_types(ConfigReader& r, Config& c) {
   const Json* types = r.value("mlp_layer_types");
   if (types == nullptr) return;  // otherwise the list wins
   if (!types->is_array() || types->as_array().size() != size(c.num_layers)) {
-    r.fail(corrupt(fmt::format("config.json: \"mlp_layer_types\" must list {} layers", c.num_layers)));
+    r.fail(
+        corrupt(fmt::format("config.json: \"mlp_layer_types\" must list {} layers", c.num_layers)));
     return;
   }
   for (int i = 0; i < c.num_layers; ++i) {
     const Json& type = types->as_array()[size(i)];
-    const bool known = type.is_string() && (type.as_string() == "dense" || type.as_string() == "sparse");
+    const bool known =
+        type.is_string() && (type.as_string() == "dense" || type.as_string() == "sparse");
     if (!known) {
-      r.fail(unsupported(fmt::format("config.json: \"mlp_layer_types\"[{}] is {}: only \"dense\" and \"sparse\" are "
-                                     "known", i, type.dump())));
+      r.fail(unsupported(fmt::format(
+          "config.json: \"mlp_layer_types\"[{}] is {}: only \"dense\" and \"sparse\" are "
+          "known",
+          i, type.dump())));
       return;
     }
     c.dense[size(i)] = type.as_string() == "dense";
@@ -64,9 +71,12 @@ void read_attention(ConfigReader& r, Config& c) {
   MlaDims& m = c.mla;
   m.hidden_size = c.hidden_size;
   m.num_heads = r.integer("num_attention_heads", 1, 4096);
-  r.expect("num_key_value_heads", m.num_heads, "every head shares the latent, so it must equal num_attention_heads");
+  r.expect("num_key_value_heads", m.num_heads,
+           "every head shares the latent, so it must equal num_attention_heads");
   if (r.value("q_lora_rank") == nullptr) {
-    r.fail(unsupported("config.json: \"q_lora_rank\" is null: queries without a low-rank projection are not supported"));
+    r.fail(
+        unsupported("config.json: \"q_lora_rank\" is null: queries without a low-rank projection "
+                    "are not supported"));
   } else {
     m.q_lora_rank = r.integer("q_lora_rank", 1, kMaxDim);
   }
@@ -75,11 +85,13 @@ void read_attention(ConfigReader& r, Config& c) {
   m.qk_rope_head_dim = r.integer("qk_rope_head_dim", 2, kMaxDim);
   m.v_head_dim = r.integer("v_head_dim", 1, kMaxDim);
   m.latent_eps = kLatentNormEps;
-  if (m.qk_rope_head_dim % 2 != 0) r.fail(corrupt("config.json: \"qk_rope_head_dim\" must be even"));
+  if (m.qk_rope_head_dim % 2 != 0)
+    r.fail(corrupt("config.json: \"qk_rope_head_dim\" must be even"));
   r.expect("qk_head_dim", m.qk_head_dim(), "it must be qk_nope_head_dim + qk_rope_head_dim");
   r.ignore({"head_dim"});  // transformers aliases it to qk_rope_head_dim; no width follows from it
   r.expect("attention_bias", false, "projections with a bias are not implemented for this family");
-  r.expect("rope_interleave", true, "only interleaved rotary pairs are implemented for this family");
+  r.expect("rope_interleave", true,
+           "only interleaved rotary pairs are implemented for this family");
   r.expect("partial_rotary_factor", 1.0, "it applies to qk_rope_head_dim, all of which is rotated");
   c.rope_theta = read_plain_rope(r).theta;
 }
@@ -103,7 +115,8 @@ void read_experts(ConfigReader& r, Config& c) {
   } else if (m.n_group > 1 && m.num_experts / m.n_group < 2) {
     r.fail(unsupported("config.json: groups of one expert (\"n_group\") are not supported"));
   } else if (m.topk_group * (m.num_experts / m.n_group) < m.experts_per_token) {
-    r.fail(corrupt("config.json: \"topk_group\" groups hold fewer experts than \"num_experts_per_tok\""));
+    r.fail(corrupt(
+        "config.json: \"topk_group\" groups hold fewer experts than \"num_experts_per_tok\""));
   }
 }
 
@@ -120,7 +133,8 @@ Result<Config> parse_config(const Json& json) {
   c.mtp_layers = r.integer_or("num_nextn_predict_layers", 0, 0, 8);
   r.expect("hidden_act", "silu", "the activation of this family");
   r.expect("mlp_bias", false, "feed-forward blocks of this family have no bias");
-  r.expect("quantization_config", Json(), "this version reads BF16, F16 and F32 checkpoints; use the original one");
+  r.expect("quantization_config", Json(),
+           "this version reads BF16, F16 and F32 checkpoints; use the original one");
   r.expect("sliding_window", Json(), "this family attends to everything before");
   read_attention(r, c);
   read_experts(r, c);
@@ -148,7 +162,8 @@ struct Weights {
 };
 
 GatedMlp bind_mlp(TensorBinder& b, const std::string& prefix, int hidden, int width) {
-  return {b.matrix(prefix + "gate_proj.weight", width, hidden), b.matrix(prefix + "up_proj.weight", width, hidden),
+  return {b.matrix(prefix + "gate_proj.weight", width, hidden),
+          b.matrix(prefix + "up_proj.weight", width, hidden),
           b.matrix(prefix + "down_proj.weight", hidden, width)};
 }
 
@@ -157,10 +172,11 @@ MlaWeights bind_attention(TensorBinder& b, const std::string& prefix, const MlaD
   w.q_a_proj = b.matrix(prefix + "q_a_proj.weight", d.q_lora_rank, d.hidden_size);
   w.q_a_layernorm = b.vector(prefix + "q_a_layernorm.weight", d.q_lora_rank);
   w.q_b_proj = b.matrix(prefix + "q_b_proj.weight", d.num_heads * d.qk_head_dim(), d.q_lora_rank);
-  w.kv_a_proj_with_mqa = b.matrix(prefix + "kv_a_proj_with_mqa.weight", d.cache_width(), d.hidden_size);
+  w.kv_a_proj_with_mqa =
+      b.matrix(prefix + "kv_a_proj_with_mqa.weight", d.cache_width(), d.hidden_size);
   w.kv_a_layernorm = b.vector(prefix + "kv_a_layernorm.weight", d.kv_lora_rank);
-  w.kv_b_proj = b.matrix(prefix + "kv_b_proj.weight", d.num_heads * (d.qk_nope_head_dim + d.v_head_dim),
-                         d.kv_lora_rank);
+  w.kv_b_proj = b.matrix(prefix + "kv_b_proj.weight",
+                         d.num_heads * (d.qk_nope_head_dim + d.v_head_dim), d.kv_lora_rank);
   w.o_proj = b.matrix(prefix + "o_proj.weight", d.hidden_size, d.num_heads * d.v_head_dim);
   return w;
 }
@@ -168,9 +184,11 @@ MlaWeights bind_attention(TensorBinder& b, const std::string& prefix, const MlaD
 MoeWeights bind_moe(TensorBinder& b, const std::string& prefix, const Config& c) {
   MoeWeights w;
   w.gate = b.matrix(prefix + "gate.weight", c.router.num_experts, c.hidden_size);
-  w.e_score_correction_bias = b.vector(prefix + "gate.e_score_correction_bias", c.router.num_experts);
+  w.e_score_correction_bias =
+      b.vector(prefix + "gate.e_score_correction_bias", c.router.num_experts);
   for (int e = 0; e < c.router.num_experts; ++e) {
-    w.experts.push_back(bind_mlp(b, fmt::format("{}experts.{}.", prefix, e), c.hidden_size, c.moe_intermediate_size));
+    w.experts.push_back(bind_mlp(b, fmt::format("{}experts.{}.", prefix, e), c.hidden_size,
+                                 c.moe_intermediate_size));
   }
   if (c.n_shared_experts > 0) {
     w.shared_experts = bind_mlp(b, prefix + "shared_experts.", c.hidden_size,
@@ -200,7 +218,8 @@ Weights bind_all(TensorBinder& b, const Config& c) {
     Layer layer;
     layer.input_layernorm = b.vector(prefix + "input_layernorm.weight", c.hidden_size);
     layer.self_attn = bind_attention(b, prefix + "self_attn.", c.mla);
-    layer.post_attention_layernorm = b.vector(prefix + "post_attention_layernorm.weight", c.hidden_size);
+    layer.post_attention_layernorm =
+        b.vector(prefix + "post_attention_layernorm.weight", c.hidden_size);
     layer.dense = c.dense[size(i)];
     if (layer.dense) {
       layer.mlp = bind_mlp(b, prefix + "mlp.", c.hidden_size, c.intermediate_size);
@@ -235,8 +254,10 @@ Status check_formats(const Weights& w) {
       ok = ok && (layer.moe.shared_experts.gate.empty() || same(layer.moe.shared_experts));
     }
     if (!ok) {
-      return unsupported(fmt::format("model.layers.{}: matrices of one block (gate/up/down, or q_a/kv_a) are stored in "
-                                     "different dtypes, which is not supported; convert the checkpoint to one dtype", i));
+      return unsupported(fmt::format(
+          "model.layers.{}: matrices of one block (gate/up/down, or q_a/kv_a) are stored in "
+          "different dtypes, which is not supported; convert the checkpoint to one dtype",
+          i));
     }
   }
   return {};
@@ -253,7 +274,8 @@ Counts count_parameters(const Config& c) {
   const auto u = [](int n) { return static_cast<std::uint64_t>(n); };
   const MlaDims& m = c.mla;
   const std::uint64_t d = u(c.hidden_size), heads = u(m.num_heads);
-  const std::uint64_t attention = u(m.q_lora_rank) * (d + 1) + heads * u(m.qk_head_dim()) * u(m.q_lora_rank) +
+  const std::uint64_t attention = u(m.q_lora_rank) * (d + 1) +
+                                  heads * u(m.qk_head_dim()) * u(m.q_lora_rank) +
                                   u(m.cache_width()) * d + u(m.kv_lora_rank) +
                                   heads * u(m.qk_nope_head_dim + m.v_head_dim) * u(m.kv_lora_rank) +
                                   d * heads * u(m.v_head_dim) + 2 * d;
@@ -262,8 +284,11 @@ Counts count_parameters(const Config& c) {
   Counts n;
   for (const bool dense : c.dense) {
     const std::uint64_t feed = 3 * d * u(c.intermediate_size);
-    n.total += attention + (dense ? feed : router + expert * u(c.router.num_experts + c.n_shared_experts));
-    n.active += attention + (dense ? feed : router + expert * u(c.router.experts_per_token + c.n_shared_experts));
+    n.total +=
+        attention + (dense ? feed : router + expert * u(c.router.num_experts + c.n_shared_experts));
+    n.active +=
+        attention +
+        (dense ? feed : router + expert * u(c.router.experts_per_token + c.n_shared_experts));
   }
   const std::uint64_t head = u(c.vocab_size) * d;
   n.total += d + head * (c.tie_word_embeddings ? 1u : 2u);
@@ -276,9 +301,10 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
   info.model_type = "glm4_moe_lite";
   info.family = "GLM-4.7-Flash";
   info.attention_class = "MLA";
-  info.attention_why = fmt::format("model_type glm4_moe_lite with kv_lora_rank {}: one latent of {} and one rope key of "
-                                   "{} per token and layer, shared by all heads", c.mla.kv_lora_rank,
-                                   c.mla.kv_lora_rank, c.mla.qk_rope_head_dim);
+  info.attention_why = fmt::format(
+      "model_type glm4_moe_lite with kv_lora_rank {}: one latent of {} and one rope key of "
+      "{} per token and layer, shared by all heads",
+      c.mla.kv_lora_rank, c.mla.kv_lora_rank, c.mla.qk_rope_head_dim);
   info.vocab_size = c.vocab_size;
   info.hidden_size = c.hidden_size;
   info.num_layers = c.num_layers;
@@ -319,15 +345,19 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
                                                           static_cast<double>(elements) *
                                                           static_cast<double>(counts.active));
   }
-  for (const auto& [present, name] : {std::pair{has_bf16, "bf16"}, {has_f16, "f16"}, {has_f32, "f32"}}) {
+  for (const auto& [present, name] :
+       {std::pair{has_bf16, "bf16"}, {has_f16, "f16"}, {has_f32, "f32"}}) {
     if (present) info.weight_format += (info.weight_format.empty() ? "" : "+") + std::string(name);
   }
   if (c.mtp_layers > 0 && checkpoint.has_weights() && !info.mtp_present) {
-    info.notes.push_back(fmt::format("config.json declares {} MTP layer(s), but the checkpoint has no such tensors: MTP "
-                                     "stays off", c.mtp_layers));
+    info.notes.push_back(fmt::format(
+        "config.json declares {} MTP layer(s), but the checkpoint has no such tensors: MTP "
+        "stays off",
+        c.mtp_layers));
   }
-  info.notes.push_back(fmt::format("latent norms use eps {:g} as transformers does; rms_norm_eps {:g} applies elsewhere",
-                                   kLatentNormEps, c.rms_norm_eps));
+  info.notes.push_back(fmt::format(
+      "latent norms use eps {:g} as transformers does; rms_norm_eps {:g} applies elsewhere",
+      kLatentNormEps, c.rms_norm_eps));
   return info;
 }
 
@@ -335,13 +365,18 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
 
 class Glm4MoeLite final : public Model {
  public:
-  Glm4MoeLite(Config config, Weights weights, ModelInfo info, std::shared_ptr<const Checkpoint> checkpoint,
-              const LoadOptions& options)
-      : config_(std::move(config)), weights_(std::move(weights)), info_(std::move(info)),
-        checkpoint_(std::move(checkpoint)), compute_(options.compute), latent_form_(options.latent_form) {
+  Glm4MoeLite(Config config, Weights weights, ModelInfo info,
+              std::shared_ptr<const Checkpoint> checkpoint, const LoadOptions& options)
+      : config_(std::move(config)),
+        weights_(std::move(weights)),
+        info_(std::move(info)),
+        checkpoint_(std::move(checkpoint)),
+        compute_(options.compute),
+        latent_form_(options.latent_form) {
     const int pairs = config_.mla.qk_rope_head_dim / 2;
     for (int j = 0; j < pairs; ++j) {
-      inv_freq_.push_back(static_cast<float>(std::pow(config_.rope_theta, -static_cast<double>(j) / pairs)));
+      inv_freq_.push_back(
+          static_cast<float>(std::pow(config_.rope_theta, -static_cast<double>(j) / pairs)));
     }
   }
 
@@ -352,7 +387,8 @@ class Glm4MoeLite final : public Model {
     return {"mla_latent", config_.num_layers, size(config_.mla.cache_width()) * element};
   }
 
-  void forward(Exec& exec, Cache& cache, const Batch& batch, std::span<float> logits) const override {
+  void forward(Exec& exec, Cache& cache, const Batch& batch,
+               std::span<float> logits) const override {
     run(exec, cache, batch, logits, nullptr);
   }
 
@@ -362,11 +398,13 @@ class Glm4MoeLite final : public Model {
   }
 
  private:
-  void run(Exec& exec, Cache& cache, const Batch& batch, std::span<float> logits, const Probe* probe) const;
+  void run(Exec& exec, Cache& cache, const Batch& batch, std::span<float> logits,
+           const Probe* probe) const;
   RopeAngles angles(Exec& exec, const Batch& batch) const;
-  void feed_forward(Exec& exec, const Layer& layer, const float* h, int tokens, float* y, const std::string& name,
-                    const Probe* probe) const;
-  void head(Exec& exec, const Batch& batch, const float* h, std::span<float> logits, const Probe* probe) const;
+  void feed_forward(Exec& exec, const Layer& layer, const float* h, int tokens, float* y,
+                    const std::string& name, const Probe* probe) const;
+  void head(Exec& exec, const Batch& batch, const float* h, std::span<float> logits,
+            const Probe* probe) const;
 
   Config config_;
   Weights weights_;
@@ -403,8 +441,8 @@ void Glm4MoeLite::feed_forward(Exec& exec, const Layer& layer, const float* h, i
   exec.pool.run(size((tokens + 15) / 16), [&](std::size_t task, int) {
     const int first = static_cast<int>(task) * 16;
     for (int t = first; t < std::min(first + 16, tokens); ++t) {
-      exec.kernels.rms_norm(h + size(t) * size(d), layer.post_attention_layernorm.data(), d, config_.rms_norm_eps,
-                            x + size(t) * size(d));
+      exec.kernels.rms_norm(h + size(t) * size(d), layer.post_attention_layernorm.data(), d,
+                            config_.rms_norm_eps, x + size(t) * size(d));
     }
   });
   if (layer.dense) {
@@ -413,13 +451,15 @@ void Glm4MoeLite::feed_forward(Exec& exec, const Layer& layer, const float* h, i
     return;
   }
   const std::size_t picks = size(tokens) * size(config_.router.experts_per_token);
-  const Routing routing{exec.workspace.array<std::int32_t>(picks), exec.workspace.array<float>(picks)};
+  const Routing routing{exec.workspace.array<std::int32_t>(picks),
+                        exec.workspace.array<float>(picks)};
   route(exec, config_.router, layer.moe, x, tokens, d, routing);
   if (probe != nullptr) {
     auto* ids = exec.workspace.array<float>(picks);
     std::copy_n(routing.experts, picks, ids);
     (*probe)(name + "router_ids", ids, size(tokens), size(config_.router.experts_per_token));
-    (*probe)(name + "router_weights", routing.weights, size(tokens), size(config_.router.experts_per_token));
+    (*probe)(name + "router_weights", routing.weights, size(tokens),
+             size(config_.router.experts_per_token));
   }
   moe(exec, compute_, config_.router, layer.moe, x, tokens, d, routing, y);
 }
@@ -430,7 +470,8 @@ void Glm4MoeLite::head(Exec& exec, const Batch& batch, const float* h, std::span
   if (probe != nullptr) {
     auto* normed = exec.workspace.array<float>(batch.tokens.size() * d);
     for (std::size_t t = 0; t < batch.tokens.size(); ++t) {
-      exec.kernels.rms_norm(h + t * d, weights_.norm.data(), config_.hidden_size, config_.rms_norm_eps, normed + t * d);
+      exec.kernels.rms_norm(h + t * d, weights_.norm.data(), config_.hidden_size,
+                            config_.rms_norm_eps, normed + t * d);
     }
     (*probe)("norm", normed, batch.tokens.size(), d);
   }
@@ -440,8 +481,9 @@ void Glm4MoeLite::head(Exec& exec, const Batch& batch, const float* h, std::span
   for (int r = 0; r < rows; ++r) {
     std::memcpy(last + size(r) * d, h + size(batch.logit_rows[size(r)]) * d, d * sizeof(float));
   }
-  const Activations x = rms_norm_pack(exec, matmul_kernels(exec.kernels, weights_.lm_head.format(), compute_), last, d,
-                                      weights_.norm.data(), config_.rms_norm_eps, rows, config_.hidden_size);
+  const Activations x =
+      rms_norm_pack(exec, matmul_kernels(exec.kernels, weights_.lm_head.format(), compute_), last,
+                    d, weights_.norm.data(), config_.rms_norm_eps, rows, config_.hidden_size);
   matmul(exec, {x, &weights_.lm_head, logits.data(), size(config_.vocab_size)});
 }
 
@@ -460,7 +502,8 @@ void Glm4MoeLite::run(Exec& exec, Cache& cache, const Batch& batch, std::span<fl
   const auto add_to_stream = [&] {
     exec.pool.run(size((tokens + 15) / 16), [&](std::size_t task, int) {
       const std::size_t first = task * 16 * size(d);
-      exec.kernels.add(y + first, static_cast<int>(std::min(values - first, 16 * size(d))), h + first);
+      exec.kernels.add(y + first, static_cast<int>(std::min(values - first, 16 * size(d))),
+                       h + first);
     });
   };
   exec.pool.run(size(tokens), [&](std::size_t t, int) {
@@ -472,7 +515,8 @@ void Glm4MoeLite::run(Exec& exec, Cache& cache, const Batch& batch, std::span<fl
     const Layer& layer = weights_.layers[size(i)];
     const std::string name = probe == nullptr ? std::string() : fmt::format("layer{}.", i);
     const MlaStep step{batch, cache, i, rope, compute_, latent_form_};
-    mla_attention(exec, config_.mla, layer.self_attn, layer.input_layernorm, config_.rms_norm_eps, step, h, y);
+    mla_attention(exec, config_.mla, layer.self_attn, layer.input_layernorm, config_.rms_norm_eps,
+                  step, h, y);
     report(name + "attn", y);
     add_to_stream();
     feed_forward(exec, layer, h, tokens, y, name, probe);
@@ -492,7 +536,7 @@ Result<ModelInfo> describe_glm4_moe_lite(const Checkpoint& checkpoint) {
 
 Status check_glm4_moe_lite(const Checkpoint& checkpoint) {
   GLINT_TRY(const Config config, parse_config(checkpoint.config()));
-  TensorBinder binder(checkpoint, {});
+  TensorBinder binder(checkpoint, WeightPlacement::kMapped);
   const Weights weights = bind_all(binder, config);
   GLINT_TRY_VOID(binder.finish());
   return check_formats(weights);
@@ -502,15 +546,14 @@ Result<std::unique_ptr<Model>> load_glm4_moe_lite(std::shared_ptr<const Checkpoi
                                                   const LoadOptions& options) {
   GLINT_TRY(Config config, parse_config(checkpoint->config()));
   ModelInfo info = describe(config, *checkpoint);
-  TensorBinder binder(*checkpoint, [&](std::uint64_t done) {
-    if (options.progress) options.progress(done, info.weight_bytes);
-  });
+  TensorBinder binder(*checkpoint, options.placement);
   Weights weights = bind_all(binder, config);
   GLINT_TRY_VOID(binder.finish());
   GLINT_TRY_VOID(check_formats(weights));
+  binder.load(options.pool, options.progress);
   for (Layer& layer : weights.layers) split_kv_b(layer.self_attn, config.mla);
-  return std::unique_ptr<Model>(std::make_unique<Glm4MoeLite>(std::move(config), std::move(weights), std::move(info),
-                                                              std::move(checkpoint), options));
+  return std::unique_ptr<Model>(std::make_unique<Glm4MoeLite>(
+      std::move(config), std::move(weights), std::move(info), std::move(checkpoint), options));
 }
 
 }  // namespace glint

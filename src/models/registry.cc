@@ -28,8 +28,9 @@ Result<const Family*> find_family(const Checkpoint& checkpoint) {
   for (const Family& family : kFamilies) {
     if (family.model_type == type->as_string()) return &family;
   }
-  return unsupported(fmt::format("{}: model_type \"{}\" is not supported; supported: {}", checkpoint.folder().string(),
-                                 type->as_string(), fmt::join(supported_model_types(), ", ")));
+  return unsupported(fmt::format("{}: model_type \"{}\" is not supported; supported: {}",
+                                 checkpoint.folder().string(), type->as_string(),
+                                 fmt::join(supported_model_types(), ", ")));
 }
 
 }  // namespace
@@ -44,7 +45,8 @@ Status check_model(const Checkpoint& checkpoint) {
   return family->check(checkpoint);
 }
 
-Result<std::unique_ptr<Model>> load_model(std::shared_ptr<const Checkpoint> checkpoint, const LoadOptions& options) {
+Result<std::unique_ptr<Model>> load_model(std::shared_ptr<const Checkpoint> checkpoint,
+                                          const LoadOptions& options) {
   GLINT_TRY(const Family* family, find_family(*checkpoint));
   return family->load(std::move(checkpoint), options);
 }

@@ -9,12 +9,15 @@
 
 namespace glint {
 
-// What the checkpoint is and costs; does not need weights. kUnsupported names the model_type and lists what is supported.
+// What the checkpoint is and costs; does not need weights. kUnsupported names the model_type and
+// lists what is supported.
 Result<ModelInfo> describe_model(const Checkpoint& checkpoint);
 // Everything that load_model validates, without reading more than the headers and a few vectors.
 Status check_model(const Checkpoint& checkpoint);
-// Validates the config and every tensor (name, shape, dtype), binds the weights. Errors name key or tensor, and the remedy.
-Result<std::unique_ptr<Model>> load_model(std::shared_ptr<const Checkpoint> checkpoint, const LoadOptions& options);
+// Validates the config and every tensor (name, shape, dtype), binds the weights. Errors name key or
+// tensor, and the remedy.
+Result<std::unique_ptr<Model>> load_model(std::shared_ptr<const Checkpoint> checkpoint,
+                                          const LoadOptions& options);
 std::vector<std::string> supported_model_types();
 
 }  // namespace glint

@@ -12,7 +12,9 @@ namespace {
 constexpr int kRowsPerTask = 128;  // query rows that share each span while it is in cache
 constexpr int kPagesPerSpan = kAttendSpan / kAttendPage;
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
+int ceil_div(int a, int b) {
+  return (a + b - 1) / b;
+}
 
 // A block of queries of one job.
 struct Block {
@@ -33,7 +35,9 @@ std::size_t partial_floats(int rows, int dv) {
   return static_cast<std::size_t>(rows) * (static_cast<std::size_t>(dv) + 2);
 }
 
-Partial partial_at(float* memory, int rows) { return {memory, memory + rows, memory + 2 * rows}; }
+Partial partial_at(float* memory, int rows) {
+  return {memory, memory + rows, memory + 2 * rows};
+}
 
 void clear(const Partial& partial, int rows, int dv) {
   std::fill_n(partial.max, rows, -std::numeric_limits<float>::infinity());
@@ -41,7 +45,8 @@ void clear(const Partial& partial, int rows, int dv) {
   std::fill_n(partial.out, static_cast<std::size_t>(rows) * static_cast<std::size_t>(dv), 0.0f);
 }
 
-// Scratch of one task: dense query rows, the visible counts, two partials, and what the kernel wants.
+// Scratch of one task: dense query rows, the visible counts, two partials, and what the kernel
+// wants.
 struct TaskScratch {
   std::byte* q = nullptr;
   std::int32_t* visible = nullptr;
@@ -51,7 +56,8 @@ struct TaskScratch {
 
 class Layout {
  public:
-  Layout(int rows, int dk, int dv, std::size_t element_bytes, std::size_t kernel_bytes) : rows_(rows) {
+  Layout(int rows, int dk, int dv, std::size_t element_bytes, std::size_t kernel_bytes)
+      : rows_(rows) {
     q_ = align(static_cast<std::size_t>(rows) * static_cast<std::size_t>(dk) * element_bytes);
     visible_ = align(static_cast<std::size_t>(rows) * sizeof(std::int32_t));
     partial_ = align(partial_floats(rows, dv) * sizeof(float));
@@ -80,16 +86,19 @@ void gather_queries(const Block& block, std::size_t element_bytes, std::byte* ou
   const std::size_t row_bytes = static_cast<std::size_t>(job.dk) * element_bytes;
   for (int query = block.first; query < block.first + block.queries; ++query) {
     for (int row = 0; row < job.rows_per_query; ++row) {
-      std::memcpy(out, q + (static_cast<std::size_t>(query) * job.q_stride +
-                            static_cast<std::size_t>(row) * job.q_row_stride) * element_bytes, row_bytes);
+      std::memcpy(out,
+                  q + (static_cast<std::size_t>(query) * job.q_stride +
+                       static_cast<std::size_t>(row) * job.q_row_stride) *
+                          element_bytes,
+                  row_bytes);
       out += row_bytes;
     }
   }
 }
 
 // The partial result of `block` over span `span`.
-void attend_span(const AttendKernels& kernels, const Block& block, int span, const TaskScratch& scratch,
-                 const Partial& out) {
+void attend_span(const AttendKernels& kernels, const Block& block, int span,
+                 const TaskScratch& scratch, const Partial& out) {
   const AttentionJob& job = *block.job;
   AttendArgs args;
   args.q = scratch.q;
@@ -119,7 +128,8 @@ void attend_span(const AttendKernels& kernels, const Block& block, int span, con
 
 void merge(const KernelTable& table, int rows, int dv, const Partial& into, const Partial& from) {
   const auto stride = static_cast<std::size_t>(dv);
-  table.attend_merge(rows, dv, into.max, into.sum, into.out, stride, from.max, from.sum, from.out, stride);
+  table.attend_merge(rows, dv, into.max, into.sum, into.out, stride, from.max, from.sum, from.out,
+                     stride);
 }
 
 void write_out(const KernelTable& table, const Block& block, const Partial& total) {
@@ -150,7 +160,8 @@ void attend(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
   for (const AttentionJob& job : jobs) {
     GLINT_CHECK(job.dk == dk && job.dv == dv);
     num_blocks += static_cast<std::size_t>(ceil_div(job.num_queries, queries_per_block(job)));
-    max_rows = std::max(max_rows, std::min(queries_per_block(job), job.num_queries) * job.rows_per_query);
+    max_rows =
+        std::max(max_rows, std::min(queries_per_block(job), job.num_queries) * job.rows_per_query);
   }
   auto* blocks = exec.workspace.array<Block>(num_blocks);
   std::size_t b = 0;
@@ -173,11 +184,14 @@ void attend(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
     }
     write_out(exec.kernels, block, scratch.total);
   };
-  // Enough blocks for the team: each walks its spans. Few (decode): a task per span, then a merge in the same order.
+  // Enough blocks for the team: each walks its spans. Few (decode): a task per span, then a merge
+  // in the same order.
   const auto threads = static_cast<std::size_t>(exec.pool.num_threads());
   if (threads == 1 || num_blocks >= 4 * threads) {
     // Later blocks see more keys: the longest first leaves no straggler.
-    exec.pool.run(num_blocks, [&](std::size_t task, int worker) { run_block(blocks[num_blocks - 1 - task], worker); });
+    exec.pool.run(num_blocks, [&](std::size_t task, int worker) {
+      run_block(blocks[num_blocks - 1 - task], worker);
+    });
     return;
   }
   auto* first_task = exec.workspace.array<std::size_t>(num_blocks + 1);
@@ -190,11 +204,14 @@ void attend(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
   }
   const auto partial_of = [&](std::size_t block, int span) {
     const int rows = blocks[block].rows();
-    return partial_at(partials[block] + partial_floats(rows, dv) * static_cast<std::size_t>(span), rows);
+    return partial_at(partials[block] + partial_floats(rows, dv) * static_cast<std::size_t>(span),
+                      rows);
   };
   exec.pool.run(first_task[num_blocks], [&](std::size_t task, int worker) {
-    const auto i = static_cast<std::size_t>(
-        std::upper_bound(first_task, first_task + num_blocks + 1, task) - first_task) - 1;
+    const auto i =
+        static_cast<std::size_t>(std::upper_bound(first_task, first_task + num_blocks + 1, task) -
+                                 first_task) -
+        1;
     const TaskScratch scratch = layout.at(workers.of(worker));
     gather_queries(blocks[i], element_bytes, scratch.q);
     const int span = static_cast<int>(task - first_task[i]);

@@ -1,4 +1,5 @@
-// What an operation runs with: the kernel table of the chosen ISA, the thread team, and scratch memory.
+// What an operation runs with: the kernel table of the chosen ISA, the thread team, and scratch
+// memory.
 #pragma once
 
 #include "base/thread_pool.h"

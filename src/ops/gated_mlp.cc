@@ -8,7 +8,9 @@
 namespace glint {
 namespace {
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
+int ceil_div(int a, int b) {
+  return (a + b - 1) / b;
+}
 
 // One group, ready to compute: packed inputs, room for the packed hidden values.
 struct Prepared {
@@ -21,13 +23,17 @@ struct Prepared {
 };
 
 std::size_t task_group(const std::size_t* first_task, std::size_t count, std::size_t task) {
-  return static_cast<std::size_t>(std::upper_bound(first_task, first_task + count + 1, task) - first_task) - 1;
+  return static_cast<std::size_t>(std::upper_bound(first_task, first_task + count + 1, task) -
+                                  first_task) -
+         1;
 }
 
-Prepared prepare(Exec& exec, Compute compute, const MlpGroup& group, int num_rows, int d, int threads_per_group) {
+Prepared prepare(Exec& exec, Compute compute, const MlpGroup& group, int num_rows, int d,
+                 int threads_per_group) {
   const GatedMlp& mlp = *group.mlp;
   GLINT_CHECK(mlp.gate.format() == mlp.down.format() && mlp.gate.format() == mlp.up.format());
-  GLINT_CHECK(mlp.gate.cols() == static_cast<std::size_t>(d) && mlp.down.rows() == static_cast<std::size_t>(d));
+  GLINT_CHECK(mlp.gate.cols() == static_cast<std::size_t>(d) &&
+              mlp.down.rows() == static_cast<std::size_t>(d));
   Prepared p;
   p.group = &group;
   p.kernels = &matmul_kernels(exec.kernels, mlp.gate.format(), compute);
@@ -44,12 +50,13 @@ Prepared prepare(Exec& exec, Compute compute, const MlpGroup& group, int num_row
 
 }  // namespace
 
-void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d, std::span<const MlpGroup> groups,
-               float* y) {
+void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
+               std::span<const MlpGroup> groups, float* y) {
   Workspace::Scope scope(exec.workspace);
   const std::size_t count = groups.size();
   const int num_threads = exec.pool.num_threads();
-  const int threads_per_group = std::max(1, ceil_div(num_threads, std::max<int>(1, static_cast<int>(count) / 4)));
+  const int threads_per_group =
+      std::max(1, ceil_div(num_threads, std::max<int>(1, static_cast<int>(count) / 4)));
   auto* prepared = exec.workspace.array<Prepared>(count);
   auto* first_task = exec.workspace.array<std::size_t>(count + 1);
   auto* first_pack = exec.workspace.array<std::size_t>(count + 1);
@@ -58,8 +65,8 @@ void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
   for (std::size_t g = 0; g < count; ++g) {
     prepared[g] = prepare(exec, compute, groups[g], num_rows, d, threads_per_group);
     const Prepared& p = prepared[g];
-    first_task[g + 1] =
-        first_task[g] + static_cast<std::size_t>(p.column_tasks) * static_cast<std::size_t>(ceil_div(p.rows, p.row_block));
+    first_task[g + 1] = first_task[g] + static_cast<std::size_t>(p.column_tasks) *
+                                            static_cast<std::size_t>(ceil_div(p.rows, p.row_block));
     first_pack[g + 1] = first_pack[g] + static_cast<std::size_t>(ceil_div(p.rows, kRowBlock));
     scratch = std::max({scratch, p.kernels->scratch_bytes(d), p.kernels->scratch_bytes(p.f)});
   }
@@ -72,7 +79,8 @@ void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
     const bool all = p.group->rows.empty();
     p.kernels->pack(all ? x + static_cast<std::size_t>(first) * static_cast<std::size_t>(d) : x,
                     static_cast<std::size_t>(d), all ? nullptr : p.group->rows.data() + first,
-                    std::min(kRowBlock, p.rows - first), d, p.x.data + p.kernels->packed_bytes(first, d));
+                    std::min(kRowBlock, p.rows - first), d,
+                    p.x.data + p.kernels->packed_bytes(first, d));
   });
 
   exec.pool.run(first_task[count], [&](std::size_t task, int worker) {
@@ -96,7 +104,8 @@ void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
     p.kernels->gate_up(args);
   });
 
-  // Every task owns some columns of y for all groups, so the order of the sums is that of the groups.
+  // Every task owns some columns of y for all groups, so the order of the sums is that of the
+  // groups.
   const int columns = columns_per_task(d, 2, num_threads);
   exec.pool.run(static_cast<std::size_t>(ceil_div(d, columns)), [&](std::size_t task, int worker) {
     MatmulArgs args;

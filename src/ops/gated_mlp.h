@@ -1,5 +1,6 @@
-// SwiGLU feed-forward blocks over groups of rows: a dense MLP is one group of all rows, a mixture of experts is a group
-// per expert that has rows. Each weight is read once per step, however many rows use it.
+// SwiGLU feed-forward blocks over groups of rows: a dense MLP is one group of all rows, a mixture
+// of experts is a group per expert that has rows. Each weight is read once per step, however many
+// rows use it.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +22,9 @@ struct MlpGroup {
   const float* scale = nullptr;        // one factor per row of the group, or null for 1
 };
 
-// y[r] = sum over groups that hold r, in the order of `groups`, of scale * down(silu(gate(x[r])) * up(x[r])).
-// x and y are dense [num_rows, d]; y is overwritten.
-void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d, std::span<const MlpGroup> groups,
-               float* y);
+// y[r] = sum over groups that hold r, in the order of `groups`, of scale * down(silu(gate(x[r])) *
+// up(x[r])). x and y are dense [num_rows, d]; y is overwritten.
+void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
+               std::span<const MlpGroup> groups, float* y);
 
 }  // namespace glint

@@ -10,14 +10,20 @@ namespace {
 constexpr int kCacheBudget = 1 << 20;  // bytes of packed activations a task keeps hot
 constexpr int kTasksPerThread = 4;
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
-int round_up(int a, int b) { return ceil_div(a, b) * b; }
+int ceil_div(int a, int b) {
+  return (a + b - 1) / b;
+}
+int round_up(int a, int b) {
+  return ceil_div(a, b) * b;
+}
 
 // How one product is cut: row tasks x column tasks.
 struct Split {
   int rows = 0, columns = 0;
   int row_tasks = 0, column_tasks = 0;
-  std::size_t tasks() const { return static_cast<std::size_t>(row_tasks) * static_cast<std::size_t>(column_tasks); }
+  std::size_t tasks() const {
+    return static_cast<std::size_t>(row_tasks) * static_cast<std::size_t>(column_tasks);
+  }
 };
 
 Split split_product(int rows, int columns, int k, int num_threads) {
@@ -51,24 +57,29 @@ WorkerScratch::WorkerScratch(Exec& exec, std::size_t bytes_per_worker)
       base_(exec.workspace.bytes(stride_ * static_cast<std::size_t>(exec.pool.num_threads()))) {}
 
 Activations allocate_activations(Exec& exec, const MatmulKernels& kernels, int rows, int k) {
-  return {&kernels, exec.workspace.bytes(kernels.packed_bytes(round_up(rows, kRowBlock), k)), rows, k};
+  return {&kernels, exec.workspace.bytes(kernels.packed_bytes(round_up(rows, kRowBlock), k)), rows,
+          k};
 }
 
-Activations pack(Exec& exec, const MatmulKernels& kernels, const float* x, std::size_t x_stride, int rows, int k) {
+Activations pack(Exec& exec, const MatmulKernels& kernels, const float* x, std::size_t x_stride,
+                 int rows, int k) {
   Activations packed = allocate_activations(exec, kernels, rows, k);
   exec.pool.run(static_cast<std::size_t>(ceil_div(rows, kRowBlock)), [&](std::size_t task, int) {
     const int first = static_cast<int>(task) * kRowBlock;
     kernels.pack(x + static_cast<std::size_t>(first) * x_stride, x_stride, nullptr,
-                 std::min(kRowBlock, rows - first), k, packed.data + kernels.packed_bytes(first, k));
+                 std::min(kRowBlock, rows - first), k,
+                 packed.data + kernels.packed_bytes(first, k));
   });
   return packed;
 }
 
-Activations rms_norm_pack(Exec& exec, const MatmulKernels& kernels, const float* x, std::size_t x_stride,
-                          const float* weight, float eps, int rows, int k, float* normed) {
+Activations rms_norm_pack(Exec& exec, const MatmulKernels& kernels, const float* x,
+                          std::size_t x_stride, const float* weight, float eps, int rows, int k,
+                          float* normed) {
   Activations packed = allocate_activations(exec, kernels, rows, k);
   const std::size_t width = static_cast<std::size_t>(k);
-  if (normed == nullptr) normed = exec.workspace.array<float>(static_cast<std::size_t>(rows) * width);
+  if (normed == nullptr)
+    normed = exec.workspace.array<float>(static_cast<std::size_t>(rows) * width);
   exec.pool.run(static_cast<std::size_t>(ceil_div(rows, kRowBlock)), [&](std::size_t task, int) {
     const int first = static_cast<int>(task) * kRowBlock;
     const int count = std::min(kRowBlock, rows - first);
@@ -90,7 +101,8 @@ void matmul(Exec& exec, std::span<const MatmulJob> jobs) {
   std::size_t scratch = 0;
   first_task[0] = 0;
   // Many jobs share the region's tasks, so each is cut less finely.
-  const int share = std::max(1, ceil_div(num_threads, static_cast<int>(std::min<std::size_t>(jobs.size(), 64))));
+  const int share =
+      std::max(1, ceil_div(num_threads, static_cast<int>(std::min<std::size_t>(jobs.size(), 64))));
   for (std::size_t j = 0; j < jobs.size(); ++j) {
     const MatmulJob& job = jobs[j];
     GLINT_CHECK(job.weight->cols() == static_cast<std::size_t>(job.x.k));
@@ -101,11 +113,14 @@ void matmul(Exec& exec, std::span<const MatmulJob> jobs) {
   WorkerScratch workers(exec, scratch);
   exec.pool.run(first_task[jobs.size()], [&](std::size_t task, int worker) {
     const std::size_t j =
-        static_cast<std::size_t>(std::upper_bound(first_task, first_task + jobs.size() + 1, task) - first_task) - 1;
+        static_cast<std::size_t>(std::upper_bound(first_task, first_task + jobs.size() + 1, task) -
+                                 first_task) -
+        1;
     const MatmulJob& job = jobs[j];
     const Split& split = splits[j];
     const int local = static_cast<int>(task - first_task[j]);
-    // Column tasks of one row block are neighbours: a core that takes several in turn finds its rows in cache.
+    // Column tasks of one row block are neighbours: a core that takes several in turn finds its
+    // rows in cache.
     const int row = local / split.column_tasks * split.rows;
     const int column = local % split.column_tasks * split.columns;
     MatmulArgs args;

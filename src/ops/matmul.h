@@ -1,5 +1,5 @@
-// Matrix products of whole steps: packs activations once, splits the work over the pool, calls the table. Results do not
-// depend on how the work is split.
+// Matrix products of whole steps: packs activations once, splits the work over the pool, calls the
+// table. Results do not depend on how the work is split.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,15 @@
 
 namespace glint {
 
-// kBf16: bf16 weights meet activations rounded to bf16. kF32: every weight is widened, activations stay float32.
+// kBf16: bf16 weights meet activations rounded to bf16. kF32: every weight is widened, activations
+// stay float32.
 enum class Compute { kBf16, kF32 };
 
 // The kernels that multiply a weight of this format.
 const MatmulKernels& matmul_kernels(const KernelTable& table, QuantFormat format, Compute compute);
 
-// Rows in the layout one MatmulKernels reads. Borrows workspace memory: valid until the enclosing scope ends.
+// Rows in the layout one MatmulKernels reads. Borrows workspace memory: valid until the enclosing
+// scope ends.
 struct Activations {
   const MatmulKernels* kernels = nullptr;
   std::byte* data = nullptr;
@@ -32,11 +34,14 @@ struct Activations {
 Activations allocate_activations(Exec& exec, const MatmulKernels& kernels, int rows, int k);
 
 // Packs x [rows, k], x_stride floats between rows.
-Activations pack(Exec& exec, const MatmulKernels& kernels, const float* x, std::size_t x_stride, int rows, int k);
+Activations pack(Exec& exec, const MatmulKernels& kernels, const float* x, std::size_t x_stride,
+                 int rows, int k);
 
-// RMSNorm of each row, then pack. When `normed` is not null the float32 result goes there too ([rows, k], dense).
-Activations rms_norm_pack(Exec& exec, const MatmulKernels& kernels, const float* x, std::size_t x_stride,
-                          const float* weight, float eps, int rows, int k, float* normed = nullptr);
+// RMSNorm of each row, then pack. When `normed` is not null the float32 result goes there too
+// ([rows, k], dense).
+Activations rms_norm_pack(Exec& exec, const MatmulKernels& kernels, const float* x,
+                          std::size_t x_stride, const float* weight, float eps, int rows, int k,
+                          float* normed = nullptr);
 
 // One product y = x w^T.
 struct MatmulJob {
@@ -48,7 +53,9 @@ struct MatmulJob {
 
 // All the products, in one parallel region.
 void matmul(Exec& exec, std::span<const MatmulJob> jobs);
-inline void matmul(Exec& exec, const MatmulJob& job) { matmul(exec, std::span(&job, 1)); }
+inline void matmul(Exec& exec, const MatmulJob& job) {
+  matmul(exec, std::span(&job, 1));
+}
 
 // The largest scratch that any kernel needs, one block per worker, taken from the workspace.
 class WorkerScratch {
@@ -61,7 +68,8 @@ class WorkerScratch {
   std::byte* base_;
 };
 
-// Rows of one task, so that its packed block stays in a core's second-level cache: a multiple of 2 * kRowBlock.
+// Rows of one task, so that its packed block stays in a core's second-level cache: a multiple of 2
+// * kRowBlock.
 int rows_per_task(int rows, int k);
 // Columns of one task, a multiple of kColumnBlock: few enough tasks to stream, enough for the team.
 int columns_per_task(int columns, int row_tasks, int num_threads);

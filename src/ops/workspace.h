@@ -1,6 +1,6 @@
-// Scratch memory of a step: a stack of 64-byte aligned blocks. Marks are released in reverse order, so a step that ran
-// once at its largest size allocates nothing later. Used by the engine thread only; per-worker blocks are handed out
-// by it beforehand.
+// Scratch memory of a step: a stack of 64-byte aligned blocks. Marks are released in reverse order,
+// so a step that ran once at its largest size allocates nothing later. Used by the engine thread
+// only; per-worker blocks are handed out by it beforehand.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,12 @@ class Workspace {
   // Gives its blocks back when it goes out of scope.
   class Scope {
    public:
-    explicit Scope(Workspace& workspace) : workspace_(workspace), chunk_(workspace.chunk_), used_(workspace.used_) {}
-    ~Scope() { workspace_.chunk_ = chunk_; workspace_.used_ = used_; }
+    explicit Scope(Workspace& workspace)
+        : workspace_(workspace), chunk_(workspace.chunk_), used_(workspace.used_) {}
+    ~Scope() {
+      workspace_.chunk_ = chunk_;
+      workspace_.used_ = used_;
+    }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
@@ -28,7 +32,9 @@ class Workspace {
 
   std::byte* bytes(std::size_t nbytes);
   template <typename T>
-  T* array(std::size_t count) { return reinterpret_cast<T*>(bytes(count * sizeof(T))); }
+  T* array(std::size_t count) {
+    return reinterpret_cast<T*>(bytes(count * sizeof(T)));
+  }
   std::size_t capacity() const;
 
  private:

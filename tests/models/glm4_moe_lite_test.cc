@@ -1,5 +1,5 @@
-// glm4_moe_lite against transformers' numbers (tests/data/golden), and against itself: the same bits however the work is
-// cut.
+// glm4_moe_lite against transformers' numbers (tests/data/golden), and against itself: the same
+// bits however the work is cut.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,8 @@ const char* const kCases[] = {"glm4_moe_lite", "glm4_moe_lite_groups"};
 
 // How many leading positions choose the same experts in both runs.
 std::size_t rows_before_a_flip(const std::map<std::string, std::vector<float>>& a,
-                               const std::map<std::string, std::vector<float>>& b, std::size_t rows) {
+                               const std::map<std::string, std::vector<float>>& b,
+                               std::size_t rows) {
   std::size_t same = rows;
   for (const auto& [name, ids] : a) {
     if (!name.ends_with("router_ids")) continue;
@@ -22,7 +23,8 @@ std::size_t rows_before_a_flip(const std::map<std::string, std::vector<float>>& 
     for (std::size_t row = 0; row < same; ++row) {
       const auto at = static_cast<std::ptrdiff_t>(row * k);
       std::vector<float> mine(ids.begin() + at, ids.begin() + at + static_cast<std::ptrdiff_t>(k));
-      std::vector<float> theirs(b.at(name).begin() + at, b.at(name).begin() + at + static_cast<std::ptrdiff_t>(k));
+      std::vector<float> theirs(b.at(name).begin() + at,
+                                b.at(name).begin() + at + static_cast<std::ptrdiff_t>(k));
       std::sort(mine.begin(), mine.end());
       std::sort(theirs.begin(), theirs.end());
       if (mine != theirs) same = row;
@@ -51,7 +53,8 @@ TEST_P(Golden, f32_logits_match_transformers_at_every_chunk_size) {
       for (int p = 0; p < golden_.num_prompts(); ++p) {
         runner.cache().clear_prefixes();
         const auto& want = golden_.expected(fmt::format("prompt{}.logits", p)).values;
-        EXPECT_LE(max_difference(want, runner.logits(golden_.prompt(p), chunk)), golden_.tolerance(p))
+        EXPECT_LE(max_difference(want, runner.logits(golden_.prompt(p), chunk)),
+                  golden_.tolerance(p))
             << "prompt " << p << " chunk " << chunk;
       }
       runner.cache().check_integrity();
@@ -85,10 +88,13 @@ TEST_P(Golden, router_chooses_and_weighs_as_transformers) {
     ASSERT_EQ(want_ids.values.size(), ids.size());
     for (std::size_t row = 0; row < ids.size(); row += k) {
       for (std::size_t i = row; i < row + k; ++i) {
-        const auto at = std::find(want_ids.values.begin() + static_cast<std::ptrdiff_t>(row),
-                                  want_ids.values.begin() + static_cast<std::ptrdiff_t>(row + k), ids[i]);
-        ASSERT_NE(at, want_ids.values.begin() + static_cast<std::ptrdiff_t>(row + k)) << name << " row " << row / k;
-        EXPECT_NEAR(weights[i], want_weights[static_cast<std::size_t>(at - want_ids.values.begin())], 1e-4);
+        const auto at =
+            std::find(want_ids.values.begin() + static_cast<std::ptrdiff_t>(row),
+                      want_ids.values.begin() + static_cast<std::ptrdiff_t>(row + k), ids[i]);
+        ASSERT_NE(at, want_ids.values.begin() + static_cast<std::ptrdiff_t>(row + k))
+            << name << " row " << row / k;
+        EXPECT_NEAR(weights[i],
+                    want_weights[static_cast<std::size_t>(at - want_ids.values.begin())], 1e-4);
         ++compared;
       }
     }
@@ -138,12 +144,14 @@ TEST_P(Golden, absorbed_results_have_the_same_bits_however_the_work_is_cut) {
       options.threads = threads;
       for (const int chunk : {0, 1, 7, 64}) {
         Runner runner(golden_.folder(), options);
-        EXPECT_EQ(runner.logits_together(prompts, chunk), want) << "threads " << threads << " chunk " << chunk;
+        EXPECT_EQ(runner.logits_together(prompts, chunk), want)
+            << "threads " << threads << " chunk " << chunk;
         // Again: every prompt longer than a page now starts from the prefix tree.
         for (std::size_t p = 0; p < prompts.size(); ++p) {
           const auto again = runner.logits(prompts[p], chunk);
           ASSERT_LE(again.size(), want[p].size());
-          EXPECT_TRUE(std::equal(again.rbegin(), again.rend(), want[p].rbegin())) << "prefix hit, prompt " << p;
+          EXPECT_TRUE(std::equal(again.rbegin(), again.rend(), want[p].rbegin()))
+              << "prefix hit, prompt " << p;
           if (prompts[p].size() > kPageSize) {
             EXPECT_LT(again.size(), want[p].size());
           }
@@ -154,8 +162,8 @@ TEST_P(Golden, absorbed_results_have_the_same_bits_however_the_work_is_cut) {
   }
 }
 
-// Random weights put many experts within a rounding of each other, so rounding alone flips some (see the data's README);
-// what no flip has touched must stay within the bound.
+// Random weights put many experts within a rounding of each other, so rounding alone flips some
+// (see the data's README); what no flip has touched must stay within the bound.
 TEST_P(Golden, bf16_compute_stays_close_where_the_same_experts_are_chosen) {
   Runner exact(golden_.folder(), f32());
   Runner::Options options = f32();
@@ -186,7 +194,9 @@ std::string param_name(const testing::TestParamInfo<std::tuple<const char*, Isa>
 }
 
 INSTANTIATE_TEST_SUITE_P(AllCasesAndTables, Golden,
-                         testing::Combine(testing::ValuesIn(kCases), testing::ValuesIn(available_isas())), param_name);
+                         testing::Combine(testing::ValuesIn(kCases),
+                                          testing::ValuesIn(available_isas())),
+                         param_name);
 
 }  // namespace
 }  // namespace glint::golden

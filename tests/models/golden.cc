@@ -1,4 +1,6 @@
 // The support code of golden.h, shared by the test files of this folder.
+#include "golden.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -6,8 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
-
-#include "golden.h"
 
 namespace glint::golden {
 namespace {
@@ -47,9 +47,11 @@ Expected widen(const TensorRef& tensor) {
 
 }  // namespace
 
-Case::Case(const std::string& name) : folder_(std::filesystem::path(GLINT_TEST_DATA) / "golden" / name) {
+Case::Case(const std::string& name)
+    : folder_(std::filesystem::path(GLINT_TEST_DATA) / "golden" / name) {
   case_ = must(parse_json(must(read_text_file(folder_ / "case.json", 1 << 20))));
-  for (const TensorRef& tensor : must(parse_safetensors(must(MappedFile::open(folder_ / "expected.safetensors"))))) {
+  for (const TensorRef& tensor :
+       must(parse_safetensors(must(MappedFile::open(folder_ / "expected.safetensors"))))) {
     expected_[tensor.name] = widen(tensor);
   }
   for (int i = 0; has(fmt::format("prompt{}.ids", i)); ++i) {
@@ -63,9 +65,13 @@ double Case::tolerance(int prompt) const {
   return std::max(1e-3, 10 * info.find("float32_noise")->as_double());
 }
 
-int Case::bisect_prompt() const { return static_cast<int>(case_.find("bisect_prompt")->as_int()); }
+int Case::bisect_prompt() const {
+  return static_cast<int>(case_.find("bisect_prompt")->as_int());
+}
 
-const Expected& Case::expected(const std::string& name) const { return expected_.at(name); }
+const Expected& Case::expected(const std::string& name) const {
+  return expected_.at(name);
+}
 
 Runner::Runner(const std::filesystem::path& folder, const Options& options)
     : pool_(options.threads), exec_{kernel_table(options.isa), pool_, workspace_} {
@@ -81,8 +87,8 @@ Runner::Runner(const std::filesystem::path& folder, const Options& options)
   cache_ = std::make_unique<Cache>(model_->cache_spec(), 64, true);
 }
 
-std::vector<std::vector<float>> Runner::logits_together(const std::vector<std::vector<std::int32_t>>& prompts,
-                                                        int chunk) {
+std::vector<std::vector<float>> Runner::logits_together(
+    const std::vector<std::vector<std::int32_t>>& prompts, int chunk) {
   const std::size_t v = static_cast<std::size_t>(vocab());
   std::vector<SequenceCache> caches;
   for (const auto& ids : prompts) caches.push_back(cache_->start(ids));
@@ -108,9 +114,12 @@ std::vector<std::vector<float>> Runner::logits_together(const std::vector<std::v
     std::vector<float> logits(rows.size() * v);
     model_->forward(exec_, *cache_, {tokens, spans, rows}, logits);
     for (std::size_t s = 0; s < spans.size(); ++s) {
-      const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(spans[s].begin) * v);
+      const auto begin = logits.begin() +
+                         static_cast<std::ptrdiff_t>(static_cast<std::size_t>(spans[s].begin) * v);
       auto& mine = out[owners[s]];
-      mine.insert(mine.end(), begin, begin + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(spans[s].count) * v));
+      mine.insert(
+          mine.end(), begin,
+          begin + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(spans[s].count) * v));
       caches[owners[s]].commit(std::span(tokens).subspan(static_cast<std::size_t>(spans[s].begin),
                                                          static_cast<std::size_t>(spans[s].count)));
     }
@@ -138,7 +147,8 @@ std::vector<std::int32_t> Runner::greedy(const std::vector<std::int32_t>& ids, i
     model_->forward(exec_, *cache_, {tokens, {&span, 1}, {&last, 1}}, logits);
     sequence.commit(tokens);
     if (sequence.length() < static_cast<int>(known.size())) continue;
-    made.push_back(static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+    made.push_back(
+        static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
     known.push_back(made.back());
   }
   return made;
@@ -151,9 +161,8 @@ std::map<std::string, std::vector<float>> Runner::states(const std::vector<std::
   EXPECT_TRUE(sequence.reserve(static_cast<int>(ids.size())).has_value());
   const SequenceSpan span{0, static_cast<int>(ids.size()), 0, sequence.pages()};
   model_->forward_probed(exec_, *cache_, {ids, {&span, 1}, {}}, {},
-                         [&](const std::string& name, const float* data, std::size_t rows, std::size_t cols) {
-                           out[name].assign(data, data + rows * cols);
-                         });
+                         [&](const std::string& name, const float* data, std::size_t rows,
+                             std::size_t cols) { out[name].assign(data, data + rows * cols); });
   return out;
 }
 

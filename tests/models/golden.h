@@ -1,4 +1,5 @@
-// Loads a golden case (a tiny checkpoint and what transformers computes from it) and runs our model over its prompts.
+// Loads a golden case (a tiny checkpoint and what transformers computes from it) and runs our model
+// over its prompts.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,9 @@ class Case {
   explicit Case(const std::string& name);
   const std::filesystem::path& folder() const { return folder_; }
   int num_prompts() const { return static_cast<int>(prompts_.size()); }
-  const std::vector<std::int32_t>& prompt(int i) const { return prompts_[static_cast<std::size_t>(i)]; }
+  const std::vector<std::int32_t>& prompt(int i) const {
+    return prompts_[static_cast<std::size_t>(i)];
+  }
   // The folder's rule: max(1e-3, 10 x float32_noise).
   double tolerance(int prompt) const;
   int bisect_prompt() const;
@@ -55,11 +58,13 @@ class Runner {
   };
   Runner(const std::filesystem::path& folder, const Options& options);
 
-  // Logits of every position [tokens, vocab], `chunk` tokens a step (0: all at once), from an empty cache or with what
-  // the prefix tree holds (the positions that were reused are then missing at the front).
+  // Logits of every position [tokens, vocab], `chunk` tokens a step (0: all at once), from an empty
+  // cache or with what the prefix tree holds (the positions that were reused are then missing at
+  // the front).
   std::vector<float> logits(const std::vector<std::int32_t>& ids, int chunk);
   // The same for several prompts that share every step.
-  std::vector<std::vector<float>> logits_together(const std::vector<std::vector<std::int32_t>>& prompts, int chunk);
+  std::vector<std::vector<float>> logits_together(
+      const std::vector<std::vector<std::int32_t>>& prompts, int chunk);
   std::vector<std::int32_t> greedy(const std::vector<std::int32_t>& ids, int n, int chunk);
   std::map<std::string, std::vector<float>> states(const std::vector<std::int32_t>& ids);
 

@@ -19,11 +19,11 @@
 
 GLINT_TARGET_BEGIN("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 
+#include "kernels/amx/attend-inl.h"
+#include "kernels/amx/matmul-inl.h"
+#include "kernels/amx/tiles-inl.h"
 #include "kernels/avx512/vec512-inl.h"
 #include "kernels/math-inl.h"
-#include "kernels/amx/tiles-inl.h"
-#include "kernels/amx/matmul-inl.h"
-#include "kernels/amx/attend-inl.h"
 
 namespace glint {
 namespace {

@@ -1,6 +1,7 @@
-// Attention over bfloat16 pages on tiles. Keys are the A side of the scores, as they lie in the page; queries are packed
-// as the B side, so a score tile is [16 keys][16 query rows] and the softmax runs down the keys with a query row in each
-// lane. The weights, rounded to bfloat16, then meet pairs of value rows.
+// Attention over bfloat16 pages on tiles. Keys are the A side of the scores, as they lie in the
+// page; queries are packed as the B side, so a score tile is [16 keys][16 query rows] and the
+// softmax runs down the keys with a query row in each lane. The weights, rounded to bfloat16, then
+// meet pairs of value rows.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +20,17 @@ struct TileAttend {
   static constexpr int kKeyTiles = kAttendSpan / kTileK;  // tiles of 32 keys in a span
 
   struct Scratch {
-    std::byte* q;       // packed queries: [row blocks][dk / 32] tiles
-    std::byte* keys;    // [256][dk padded], only when dk is no multiple of 32
-    std::byte* values;  // [dv / 16][8] tiles of [16 pairs of keys][16 columns][2]
-    float* scores;      // [256 keys][16 rows]
-    std::byte* weights; // [8] tiles of [16 rows][32 keys]
-    float* tile;        // four result tiles
+    std::byte* q;        // packed queries: [row blocks][dk / 32] tiles
+    std::byte* keys;     // [256][dk padded], only when dk is no multiple of 32
+    std::byte* values;   // [dv / 16][8] tiles of [16 pairs of keys][16 columns][2]
+    float* scores;       // [256 keys][16 rows]
+    std::byte* weights;  // [8] tiles of [16 rows][32 keys]
+    float* tile;         // four result tiles
   };
 
-  static std::size_t padded(int d) { return size(ceil_div(d, kTileK)) * 64; }  // bytes of a padded key
+  static std::size_t padded(int d) {
+    return size(ceil_div(d, kTileK)) * 64;
+  }  // bytes of a padded key
 
   static Scratch split(std::byte* base, int rows, int dk, int dv) {
     Scratch s;
@@ -59,7 +62,8 @@ struct TileAttend {
         __m512i pairs[16];
         for (int r = 0; r < kRowBlock; ++r) {
           pairs[r] = first + r < args.rows
-                         ? load_row(q + (size(first + r) * args.q_stride + size(k)) * sizeof(bf16), args.dk - k)
+                         ? load_row(q + (size(first + r) * args.q_stride + size(k)) * sizeof(bf16),
+                                    args.dk - k)
                          : _mm512_setzero_si512();
         }
         transpose16(pairs);
@@ -93,12 +97,13 @@ struct TileAttend {
       }
       std::byte* out = to + size(pair / 16) * kTileBytes + size(pair % 16) * 64;
       for (int d = 0; d < args.dv; d += 16, out += kKeyTiles * kTileBytes) {
-        const auto mask = static_cast<__mmask16>(args.dv - d >= 16 ? 0xffffu : (1u << (args.dv - d)) - 1u);
+        const auto mask =
+            static_cast<__mmask16>(args.dv - d >= 16 ? 0xffffu : (1u << (args.dv - d)) - 1u);
         __m512i v[2];
         for (int i = 0; i < 2; ++i) {
-          v[i] = row[i] == nullptr
-                     ? _mm512_setzero_si512()
-                     : _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row[i] + size(d) * sizeof(bf16)));
+          v[i] = row[i] == nullptr ? _mm512_setzero_si512()
+                                   : _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(
+                                         mask, row[i] + size(d) * sizeof(bf16)));
         }
         _mm512_store_si512(out, _mm512_or_si512(v[0], _mm512_slli_epi32(v[1], 16)));
       }
@@ -112,7 +117,8 @@ struct TileAttend {
     for (int key = 0; key < args.num_keys; key += 2 * kTileRows) {
       const bool second = key + kTileRows < args.num_keys;
       const std::size_t stride = direct ? args.k_stride : padded(args.dk);
-      const std::byte* a = direct ? key_row(args.k_pages, stride, key) : s.keys + size(key) * stride;
+      const std::byte* a =
+          direct ? key_row(args.k_pages, stride, key) : s.keys + size(key) * stride;
       const std::byte* b = a + (second ? size(kTileRows) * stride : 0);
       T::template zero<0>();
       T::template zero<1>();
@@ -128,7 +134,8 @@ struct TileAttend {
     }
   }
 
-  // Softmax down the keys, a query row per lane; weights become tiles of [16 rows][32 keys]. Returns the sums and maxima.
+  // Softmax down the keys, a query row per lane; weights become tiles of [16 rows][32 keys].
+  // Returns the sums and maxima.
   static void weigh(const AttendArgs& args, const Scratch& s, int first) {
     const int count = args.rows - first < kRowBlock ? args.rows - first : kRowBlock;
     const auto lanes = Vec512::first(count);
@@ -140,15 +147,18 @@ struct TileAttend {
       GLINT_UNROLL
       for (int i = 0; i < 4; ++i) {
         const __mmask16 seen = _mm512_cmpgt_epi32_mask(visible, _mm512_set1_epi32(key + i));
-        const __m512 v = _mm512_mask_mul_ps(nothing, seen, _mm512_load_ps(s.scores + (key + i) * 16), scale);
+        const __m512 v =
+            _mm512_mask_mul_ps(nothing, seen, _mm512_load_ps(s.scores + (key + i) * 16), scale);
         _mm512_store_ps(s.scores + (key + i) * 16, v);
         max[i] = _mm512_max_ps(v, max[i]);
       }
     }
     const __m512 top = _mm512_max_ps(_mm512_max_ps(max[0], max[1]), _mm512_max_ps(max[2], max[3]));
     // A row that sees nothing would subtract infinities.
-    const __m512 shift = _mm512_mask_mov_ps(top, _mm512_cmp_ps_mask(top, nothing, _CMP_EQ_OQ), _mm512_setzero_ps());
-    __m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+    const __m512 shift =
+        _mm512_mask_mov_ps(top, _mm512_cmp_ps_mask(top, nothing, _CMP_EQ_OQ), _mm512_setzero_ps());
+    __m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
+                     _mm512_setzero_ps()};
     for (int tile = 0; tile < keys / kTileK; ++tile) {
       __m512i pairs[16];
       for (int pair = 0; pair < 16; ++pair) {
@@ -161,11 +171,13 @@ struct TileAttend {
         pairs[pair] = pair_rows(p[0], p[1]);
       }
       transpose16(pairs);
-      for (int r = 0; r < 16; ++r) _mm512_store_si512(s.weights + size(tile) * kTileBytes + 64 * r, pairs[r]);
+      for (int r = 0; r < 16; ++r)
+        _mm512_store_si512(s.weights + size(tile) * kTileBytes + 64 * r, pairs[r]);
     }
     T::written();
     _mm512_mask_storeu_ps(args.max + first, lanes, top);
-    const __m512 total = _mm512_add_ps(_mm512_add_ps(sum[0], sum[1]), _mm512_add_ps(sum[2], sum[3]));
+    const __m512 total =
+        _mm512_add_ps(_mm512_add_ps(sum[0], sum[1]), _mm512_add_ps(sum[2], sum[3]));
     _mm512_mask_storeu_ps(args.sum + first, lanes, total);
   }
 
@@ -173,7 +185,8 @@ struct TileAttend {
     const int width = args.dv - d < 16 ? args.dv - d : 16;
     const int count = args.rows - first < kRowBlock ? args.rows - first : kRowBlock;
     for (int r = 0; r < count; ++r) {
-      Vec512::store_first(args.out + size(first + r) * args.out_stride + d, width, _mm512_load_ps(tile + 16 * r));
+      Vec512::store_first(args.out + size(first + r) * args.out_stride + d, width,
+                          _mm512_load_ps(tile + 16 * r));
     }
   }
 

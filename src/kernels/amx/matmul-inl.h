@@ -1,7 +1,9 @@
-// Matrix products on tiles. Weights are the A side: sixteen weight rows of 32 values, as they lie in the file; packed
-// activations are the B side. One output is one chain over k in steps of 32, whatever is computed beside it.
+// Matrix products on tiles. Weights are the A side: sixteen weight rows of 32 values, as they lie
+// in the file; packed activations are the B side. One output is one chain over k in steps of 32,
+// whatever is computed beside it.
 //
-// Packed activations, rows x k: [rows / 16][k / 32] tiles, a tile holding [16 pairs of k][16 rows][2].
+// Packed activations, rows x k: [rows / 16][k / 32] tiles, a tile holding [16 pairs of k][16
+// rows][2].
 #pragma once
 
 #include <cstddef>
@@ -20,13 +22,14 @@ struct TileMatmul {
     return size(ceil_div(rows, kRowBlock)) * size(ceil_div(k, kTileK)) * kTileBytes;
   }
 
-  // A panel of 32 weight rows in tile order (only where they cannot be read as they lie), and four result tiles.
+  // A panel of 32 weight rows in tile order (only where they cannot be read as they lie), and four
+  // result tiles.
   static std::size_t scratch_bytes(int k) noexcept {
     return 2 * size(ceil_div(k, kTileK)) * kTileBytes + 4 * kTileBytes;
   }
 
-  static void pack(const float* x, std::size_t x_stride, const std::int32_t* row_index, int rows, int k,
-                   void* out) noexcept {
+  static void pack(const float* x, std::size_t x_stride, const std::int32_t* row_index, int rows,
+                   int k, void* out) noexcept {
     auto* tile = static_cast<std::byte*>(out);
     for (int first = 0; first < rows; first += kRowBlock) {
       for (int k0 = 0; k0 < k; k0 += kTileK, tile += kTileBytes) {
@@ -36,7 +39,8 @@ struct TileMatmul {
             pairs[r] = _mm512_setzero_si512();
             continue;
           }
-          const std::size_t row = row_index == nullptr ? size(first + r) : size(row_index[first + r]);
+          const std::size_t row =
+              row_index == nullptr ? size(first + r) : size(row_index[first + r]);
           const float* at = x + row * x_stride + k0;
           const int left = k - k0;
           const __m512 low = left >= 16 ? Vec512::load(at) : Vec512::load_first(at, left);
@@ -58,7 +62,8 @@ struct TileMatmul {
     std::size_t stride;     // bytes between rows of a tile
   };
 
-  // The weights of one pair of result columns blocks: sixteen rows at a, sixteen at b, some of them absent (zero).
+  // The weights of one pair of result columns blocks: sixteen rows at a, sixteen at b, some of them
+  // absent (zero).
   struct Panel {
     const std::byte* a = nullptr;
     const std::byte* b = nullptr;
@@ -66,12 +71,16 @@ struct TileMatmul {
     bool whole() const { return rows_a == kTileRows && rows_b == kTileRows; }
   };
 
-  // Asks for the cache lines of the next panel, a few beside each k step: memory then works while tiles multiply. In
-  // measurements every line has to be asked for; leaving some to the processor's own prefetcher was slower.
+  // Asks for the cache lines of the next panel, a few beside each k step: memory then works while
+  // tiles multiply. In measurements every line has to be asked for; leaving some to the processor's
+  // own prefetcher was slower.
   class Ahead {
    public:
     Ahead(const Panel& panel, std::size_t stride, int k)
-        : panel_(panel), stride_(stride), lines_((size(k) * sizeof(bf16) + 63) / 64), at_(panel.a) {}
+        : panel_(panel),
+          stride_(stride),
+          lines_((size(k) * sizeof(bf16) + 63) / 64),
+          at_(panel.a) {}
     std::size_t total() const { return size(panel_.rows_a + panel_.rows_b) * lines_; }
     void ask(std::size_t count) {
       for (; count > 0 && row_ < panel_.rows_a + panel_.rows_b; --count) {
@@ -80,7 +89,8 @@ struct TileMatmul {
         if (++line_ < lines_) continue;
         line_ = 0;
         ++row_;
-        at_ = row_ < panel_.rows_a ? panel_.a + size(row_) * stride_ : panel_.b + size(row_ - panel_.rows_a) * stride_;
+        at_ = row_ < panel_.rows_a ? panel_.a + size(row_) * stride_
+                                   : panel_.b + size(row_ - panel_.rows_a) * stride_;
       }
     }
 
@@ -98,7 +108,8 @@ struct TileMatmul {
     for (int r = 0; r < kTileRows; ++r) {
       std::byte* out = to + 64 * r;
       if (r >= count) {
-        for (int s = 0; s < steps; ++s) _mm512_store_si512(out + size(s) * kTileBytes, _mm512_setzero_si512());
+        for (int s = 0; s < steps; ++s)
+          _mm512_store_si512(out + size(s) * kTileBytes, _mm512_setzero_si512());
         continue;
       }
       const std::byte* row = w + size(r) * w_stride;
@@ -108,17 +119,19 @@ struct TileMatmul {
       }
       if (s < steps) {
         const auto mask = static_cast<__mmask32>((1u << (k % kTileK)) - 1u);
-        _mm512_store_si512(out + size(s) * kTileBytes, _mm512_maskz_loadu_epi16(mask, row + size(s) * 64));
+        _mm512_store_si512(out + size(s) * kTileBytes,
+                           _mm512_maskz_loadu_epi16(mask, row + size(s) * 64));
       }
     }
     T::written();
     return {to, kTileBytes, 64};
   }
 
-  // c[0], c[1]: weight rows a times row blocks x0, x1; c[2], c[3]: weight rows b times the same. Each is [16 n][16 rows].
+  // c[0], c[1]: weight rows a times row blocks x0, x1; c[2], c[3]: weight rows b times the same.
+  // Each is [16 n][16 rows].
   template <bool kTwoBlocks>
-  static void product(const Rows& a, const Rows& b, const std::byte* x0, const std::byte* x1, int steps, std::byte* c,
-                      Ahead& ahead, std::size_t ahead_per_step) {
+  static void product(const Rows& a, const Rows& b, const std::byte* x0, const std::byte* x1,
+                      int steps, std::byte* c, Ahead& ahead, std::size_t ahead_per_step) {
     T::template zero<0>();
     T::template zero<2>();
     if constexpr (kTwoBlocks) {
@@ -148,14 +161,16 @@ struct TileMatmul {
 
   // All rows times one panel; write(row, c) takes the four result tiles of rows [row, row + 32).
   template <typename Write>
-  static void run_panel(const Panel& panel, const Panel& next, std::size_t w_stride, const void* packed, int rows,
-                        int k, std::byte* scratch, Write write) {
+  static void run_panel(const Panel& panel, const Panel& next, std::size_t w_stride,
+                        const void* packed, int rows, int k, std::byte* scratch, Write write) {
     const int steps = ceil_div(k, kTileK);
     std::byte* c = scratch + 2 * size(steps) * kTileBytes;
     const bool as_it_lies = panel.whole() && k % kTileK == 0;
-    const Rows a = as_it_lies ? Rows{panel.a, 64, w_stride} : copy_rows(panel.a, w_stride, panel.rows_a, k, scratch);
+    const Rows a = as_it_lies ? Rows{panel.a, 64, w_stride}
+                              : copy_rows(panel.a, w_stride, panel.rows_a, k, scratch);
     const Rows b = as_it_lies ? Rows{panel.b, 64, w_stride}
-                              : copy_rows(panel.b, w_stride, panel.rows_b, k, scratch + size(steps) * kTileBytes);
+                              : copy_rows(panel.b, w_stride, panel.rows_b, k,
+                                          scratch + size(steps) * kTileBytes);
     Ahead ahead(next, w_stride, k);
     const std::size_t per_step = ahead.total() / (size(ceil_div(rows, 32)) * size(steps)) + 1;
     for (int row = 0; row < rows; row += 32) {
@@ -195,16 +210,19 @@ struct TileMatmul {
 
   // Columns [n, n + 32) of w, as far as they come before n1.
   static Panel columns(const MatmulArgs& args, int n) {
-    const auto present = [&](int from) { return from >= args.n1 ? 0 : args.n1 - from < 16 ? args.n1 - from : 16; };
-    return {args.w + size(n) * args.w_stride, args.w + size(n + 16) * args.w_stride, present(n), present(n + 16)};
+    const auto present = [&](int from) {
+      return from >= args.n1 ? 0 : args.n1 - from < 16 ? args.n1 - from : 16;
+    };
+    return {args.w + size(n) * args.w_stride, args.w + size(n + 16) * args.w_stride, present(n),
+            present(n + 16)};
   }
 
   static void matmul(const MatmulArgs& args) noexcept {
     T::start();
     for (int n = args.n0; n < args.n1; n += 32) {
       const Panel panel = columns(args, n);
-      run_panel(panel, columns(args, n + 32), args.w_stride, args.x, args.rows, args.k, args.scratch,
-                [&](int row, const std::byte* c) {
+      run_panel(panel, columns(args, n + 32), args.w_stride, args.x, args.rows, args.k,
+                args.scratch, [&](int row, const std::byte* c) {
                   const bool second = panel.rows_b > 0;
                   write_tile(args, c, n, row);
                   if (second) write_tile(args, c + 2 * kTileBytes, n + 16, row);
@@ -222,7 +240,8 @@ struct TileMatmul {
       for (int i = 0; i < 2; ++i) {
         const int n = 2 * pair + i;
         const __m512 g = _mm512_load_ps(reinterpret_cast<const float*>(gate + 64 * n));
-        z[i] = _mm512_mul_ps(silu<Vec512>(g), _mm512_load_ps(reinterpret_cast<const float*>(up + 64 * n)));
+        z[i] = _mm512_mul_ps(silu<Vec512>(g),
+                             _mm512_load_ps(reinterpret_cast<const float*>(up + 64 * n)));
       }
       _mm512_store_si512(to + 64 * pair, pair_rows(z[0], z[1]));
     }
@@ -231,22 +250,25 @@ struct TileMatmul {
   // Columns [n, n + 16) of the gate and of the up projection.
   static Panel columns(const GateUpArgs& args, int n) {
     const int present = n >= args.n1 ? 0 : args.n1 - n < 16 ? args.n1 - n : 16;
-    return {args.w_gate + size(n) * args.w_stride, args.w_up + size(n) * args.w_stride, present, present};
+    return {args.w_gate + size(n) * args.w_stride, args.w_up + size(n) * args.w_stride, present,
+            present};
   }
 
   static void gate_up(const GateUpArgs& args) noexcept {
     T::start();
     auto* z = static_cast<std::byte*>(args.z);
-    const std::size_t hidden_step = size(ceil_div(args.n_total, kTileK)) * kTileBytes;  // between row blocks
+    const std::size_t hidden_step =
+        size(ceil_div(args.n_total, kTileK)) * kTileBytes;  // between row blocks
     // The padding of the last tile is computed as columns of zero weights.
     const int end = args.n1 == args.n_total ? ceil_div(args.n1, kTileK) * kTileK : args.n1;
     for (int n = args.n0; n < end; n += 16) {
       std::byte* to = z + size(n / kTileK) * kTileBytes + (n % kTileK == 0 ? 0 : kTileBytes / 2);
-      run_panel(columns(args, n), columns(args, n + 16), args.w_stride, args.x, args.rows, args.k, args.scratch,
-                [&](int row, const std::byte* c) {
+      run_panel(columns(args, n), columns(args, n + 16), args.w_stride, args.x, args.rows, args.k,
+                args.scratch, [&](int row, const std::byte* c) {
                   std::byte* block = to + size(row / kRowBlock) * hidden_step;
                   write_hidden(c, c + 2 * kTileBytes, block);
-                  if (row + kRowBlock < args.rows) write_hidden(c + kTileBytes, c + 3 * kTileBytes, block + hidden_step);
+                  if (row + kRowBlock < args.rows)
+                    write_hidden(c + kTileBytes, c + 3 * kTileBytes, block + hidden_step);
                 });
     }
   }

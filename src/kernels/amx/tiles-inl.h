@@ -1,5 +1,6 @@
-// The tile registers: real ones, and a model of them in plain code that tests the packing on any machine. Included inside
-// a target region. All eight tiles are always 16 rows of 64 bytes; short ends are padded in memory.
+// The tile registers: real ones, and a model of them in plain code that tests the packing on any
+// machine. Included inside a target region. All eight tiles are always 16 rows of 64 bytes; short
+// ends are padded in memory.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +13,7 @@ namespace glint {
 namespace {
 
 constexpr int kTileRows = 16;
-constexpr int kTileK = 32;            // bfloat16 of one tile row
+constexpr int kTileK = 32;  // bfloat16 of one tile row
 constexpr std::size_t kTileBytes = 1024;
 
 struct RealTiles {
@@ -35,7 +36,9 @@ struct RealTiles {
 
   // Written as assembly: the intrinsics of g++ are macros that take literal numbers only.
   template <int D>
-  static void zero() { asm volatile("tilezero %%tmm%c0" ::"i"(D)); }
+  static void zero() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(D));
+  }
   template <int D>
   static void load(const void* base, std::size_t stride) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(base), "r"(stride), "i"(D));
@@ -53,7 +56,9 @@ struct RealTiles {
 
 // Intel's description of TDPBF16PS: even and odd products in two chains, subnormals as zero aside.
 struct EmulatedTiles {
-  struct Tile { alignas(64) std::byte row[kTileRows][64]; };
+  struct Tile {
+    alignas(64) std::byte row[kTileRows][64];
+  };
   static Tile& tile(int index) {
     static thread_local Tile tiles[8];
     return tiles[index];
@@ -61,17 +66,21 @@ struct EmulatedTiles {
   static void start() {}
   static void written() {}
   template <int D>
-  static void zero() { std::memset(&tile(D), 0, sizeof(Tile)); }
+  static void zero() {
+    std::memset(&tile(D), 0, sizeof(Tile));
+  }
   template <int D>
   static void load(const void* base, std::size_t stride) {
     for (int r = 0; r < kTileRows; ++r) {
-      std::memcpy(tile(D).row[r], static_cast<const std::byte*>(base) + static_cast<std::size_t>(r) * stride, 64);
+      std::memcpy(tile(D).row[r],
+                  static_cast<const std::byte*>(base) + static_cast<std::size_t>(r) * stride, 64);
     }
   }
   template <int D>
   static void store(void* base, std::size_t stride) {
     for (int r = 0; r < kTileRows; ++r) {
-      std::memcpy(static_cast<std::byte*>(base) + static_cast<std::size_t>(r) * stride, tile(D).row[r], 64);
+      std::memcpy(static_cast<std::byte*>(base) + static_cast<std::size_t>(r) * stride,
+                  tile(D).row[r], 64);
     }
   }
   static float value(const Tile& t, int row, int place) {
@@ -96,8 +105,12 @@ struct EmulatedTiles {
   }
 };
 
-inline std::size_t size(int n) { return static_cast<std::size_t>(n); }
-inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+inline std::size_t size(int n) {
+  return static_cast<std::size_t>(n);
+}
+inline int ceil_div(int a, int b) {
+  return (a + b - 1) / b;
+}
 
 // Sixteen rows of sixteen 32-bit lanes, turned in place.
 inline void transpose16(__m512i* r) {
@@ -130,7 +143,8 @@ inline void transpose16(__m512i* r) {
   }
 }
 
-// Two rows of sixteen floats as sixteen pairs of bfloat16, the even row in the low halves: one row of a B tile.
+// Two rows of sixteen floats as sixteen pairs of bfloat16, the even row in the low halves: one row
+// of a B tile.
 inline __m512i pair_rows(__m512 even, __m512 odd) {
   const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(Vec512::round_to_bf16(even)), 16);
   return _mm512_or_si512(low, _mm512_castps_si512(Vec512::round_to_bf16(odd)));

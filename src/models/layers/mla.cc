@@ -10,12 +10,17 @@
 namespace glint {
 namespace {
 
-constexpr std::size_t kExpandedBytes = std::size_t{64} << 20;  // keys and values of the heads expanded at a time
+constexpr std::size_t kExpandedBytes = std::size_t{64}
+                                       << 20;  // keys and values of the heads expanded at a time
 
 static_assert(kPageSize == kAttendPage);
 
-std::size_t size(int n) { return static_cast<std::size_t>(n); }
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
+std::size_t size(int n) {
+  return static_cast<std::size_t>(n);
+}
+int ceil_div(int a, int b) {
+  return (a + b - 1) / b;
+}
 
 // Everything one call passes between its steps.
 struct Mla {
@@ -28,7 +33,9 @@ struct Mla {
   float* attn;  // [tokens, heads, v_head_dim]
 
   int tokens() const { return static_cast<int>(step.batch.tokens.size()); }
-  std::size_t element_bytes() const { return step.compute == Compute::kF32 ? sizeof(float) : sizeof(bf16); }
+  std::size_t element_bytes() const {
+    return step.compute == Compute::kF32 ? sizeof(float) : sizeof(bf16);
+  }
   const AttendKernels& attend_kernels() const {
     return step.compute == Compute::kF32 ? exec.kernels.attend_f32 : exec.kernels.attend_bf16;
   }
@@ -58,7 +65,8 @@ void finish_projections(const Mla& mla) {
   const int half = d.qk_rope_head_dim / 2;
   auto* row_sequence = mla.exec.workspace.array<std::int32_t>(batch.tokens.size());
   for (std::size_t s = 0; s < batch.sequences.size(); ++s) {
-    std::fill_n(row_sequence + batch.sequences[s].begin, batch.sequences[s].count, static_cast<std::int32_t>(s));
+    std::fill_n(row_sequence + batch.sequences[s].begin, batch.sequences[s].count,
+                static_cast<std::int32_t>(s));
   }
   mla.exec.pool.run(batch.tokens.size(), [&](std::size_t t, int) {
     const SequenceSpan& sequence = batch.sequences[size(row_sequence[t])];
@@ -71,30 +79,33 @@ void finish_projections(const Mla& mla) {
     mla.store(kv, d.cache_width(), cache_row(mla, sequence, position));
     float* q = mla.q + t * size(d.num_heads * d.qk_head_dim());
     for (int head = 0; head < d.num_heads; ++head) {
-      table.rope_interleaved(q + size(head * d.qk_head_dim() + d.qk_nope_head_dim), cos, sin, d.qk_rope_head_dim);
+      table.rope_interleaved(q + size(head * d.qk_head_dim() + d.qk_nope_head_dim), cos, sin,
+                             d.qk_rope_head_dim);
     }
   });
 }
 
 // Packs rows x[row, head * head_stride ...] of every head: heads Activations of [rows, k].
-Activations* pack_heads(const Mla& mla, const MatmulKernels& kernels, const float* x, std::size_t row_stride,
-                        std::size_t head_stride, int rows, int k) {
+Activations* pack_heads(const Mla& mla, const MatmulKernels& kernels, const float* x,
+                        std::size_t row_stride, std::size_t head_stride, int rows, int k) {
   const int heads = mla.dims.num_heads;
   auto* packed = mla.exec.workspace.array<Activations>(size(heads));
-  for (int head = 0; head < heads; ++head) packed[head] = allocate_activations(mla.exec, kernels, rows, k);
+  for (int head = 0; head < heads; ++head)
+    packed[head] = allocate_activations(mla.exec, kernels, rows, k);
   const int blocks = ceil_div(rows, kRowBlock);
   mla.exec.pool.run(size(heads * blocks), [&](std::size_t task, int) {
     const int head = static_cast<int>(task) / blocks;
     const int first = static_cast<int>(task) % blocks * kRowBlock;
     kernels.pack(x + size(first) * row_stride + size(head) * head_stride, row_stride, nullptr,
-                 std::min(kRowBlock, rows - first), k, packed[head].data + kernels.packed_bytes(first, k));
+                 std::min(kRowBlock, rows - first), k,
+                 packed[head].data + kernels.packed_bytes(first, k));
   });
   return packed;
 }
 
 // One product per head, all in one region.
-void matmul_heads(const Mla& mla, const Activations* x, const Weight* weights, float* y, std::size_t y_stride,
-                  std::size_t head_stride) {
+void matmul_heads(const Mla& mla, const Activations* x, const Weight* weights, float* y,
+                  std::size_t y_stride, std::size_t head_stride) {
   auto* jobs = mla.exec.workspace.array<MatmulJob>(size(mla.dims.num_heads));
   for (int head = 0; head < mla.dims.num_heads; ++head) {
     jobs[head] = {x[head], weights + head, y + size(head) * head_stride, y_stride};
@@ -103,15 +114,17 @@ void matmul_heads(const Mla& mla, const Activations* x, const Weight* weights, f
 }
 
 // The cache pages of one sequence in this layer.
-std::span<const std::byte* const> layer_pages(const Mla& mla, const SequenceSpan& sequence, int keys) {
+std::span<const std::byte* const> layer_pages(const Mla& mla, const SequenceSpan& sequence,
+                                              int keys) {
   const int count = ceil_div(keys, kPageSize);
   auto* pages = mla.exec.workspace.array<const std::byte*>(size(count));
-  for (int i = 0; i < count; ++i) pages[i] = mla.step.cache.rows(sequence.pages[size(i)], mla.step.layer);
+  for (int i = 0; i < count; ++i)
+    pages[i] = mla.step.cache.rows(sequence.pages[size(i)], mla.step.layer);
   return {pages, size(count)};
 }
 
-// Batch rows [first, first + rows) in the absorbed form: queries go through kv_b's key half, contexts through its value
-// half, and the cache is read as it is.
+// Batch rows [first, first + rows) in the absorbed form: queries go through kv_b's key half,
+// contexts through its value half, and the cache is read as it is.
 void attend_absorbed(const Mla& mla, int first, int rows) {
   Workspace::Scope scope(mla.exec.workspace);
   const MlaDims& d = mla.dims;
@@ -119,8 +132,10 @@ void attend_absorbed(const Mla& mla, int first, int rows) {
   const std::size_t q_stride = size(heads) * size(d.qk_head_dim());
   const float* q = mla.q + size(first) * q_stride;
 
-  const MatmulKernels& kernels = matmul_kernels(mla.exec.kernels, mla.weights.kv_b_proj.format(), mla.step.compute);
-  const Activations* q_nope = pack_heads(mla, kernels, q, q_stride, size(d.qk_head_dim()), rows, d.qk_nope_head_dim);
+  const MatmulKernels& kernels =
+      matmul_kernels(mla.exec.kernels, mla.weights.kv_b_proj.format(), mla.step.compute);
+  const Activations* q_nope =
+      pack_heads(mla, kernels, q, q_stride, size(d.qk_head_dim()), rows, d.qk_nope_head_dim);
   const std::size_t absorbed_stride = size(heads) * size(width);
   auto* absorbed = mla.exec.workspace.array<float>(size(rows) * absorbed_stride);
   matmul_heads(mla, q_nope, mla.weights.k_b_heads.data(), absorbed, absorbed_stride, size(width));
@@ -128,7 +143,8 @@ void attend_absorbed(const Mla& mla, int first, int rows) {
   mla.exec.pool.run(size(rows), [&](std::size_t t, int) {
     float* row = absorbed + t * absorbed_stride;
     for (int head = 0; head < heads; ++head) {
-      std::memcpy(row + size(head * width + c), q + t * q_stride + size(head * d.qk_head_dim() + d.qk_nope_head_dim),
+      std::memcpy(row + size(head * width + c),
+                  q + t * q_stride + size(head * d.qk_head_dim() + d.qk_nope_head_dim),
                   size(d.qk_rope_head_dim) * sizeof(float));
     }
     mla.store(row, heads * width, query + t * absorbed_stride * mla.element_bytes());
@@ -163,12 +179,13 @@ void attend_absorbed(const Mla& mla, int first, int rows) {
 
   const Activations* packed = pack_heads(mla, kernels, context, context_stride, size(c), rows, c);
   const std::size_t out_stride = size(heads) * size(d.v_head_dim);
-  matmul_heads(mla, packed, mla.weights.v_b_heads.data(), mla.attn + size(first) * out_stride, out_stride, size(d.v_head_dim));
+  matmul_heads(mla, packed, mla.weights.v_b_heads.data(), mla.attn + size(first) * out_stride,
+               out_stride, size(d.v_head_dim));
 }
 
 // The latents of all keys of a sequence, packed to be multiplied by kv_b.
-Activations pack_latents(const Mla& mla, const MatmulKernels& kernels, std::span<const std::byte* const> pages,
-                         int keys) {
+Activations pack_latents(const Mla& mla, const MatmulKernels& kernels,
+                         std::span<const std::byte* const> pages, int keys) {
   const int c = mla.dims.kv_lora_rank;
   const std::size_t row_bytes = size(mla.dims.cache_width()) * mla.element_bytes();
   Activations packed = allocate_activations(mla.exec, kernels, keys, c);
@@ -178,7 +195,8 @@ Activations pack_latents(const Mla& mla, const MatmulKernels& kernels, std::span
     const int count = std::min(kRowBlock, keys - first);
     auto* wide = reinterpret_cast<float*>(rows.of(worker));
     for (int r = 0; r < count; ++r) {
-      const std::byte* row = pages[size((first + r) / kPageSize)] + size((first + r) % kPageSize) * row_bytes;
+      const std::byte* row =
+          pages[size((first + r) / kPageSize)] + size((first + r) % kPageSize) * row_bytes;
       if (mla.step.compute == Compute::kF32) {
         std::memcpy(wide + size(r) * size(c), row, size(c) * sizeof(float));
       } else {
@@ -191,7 +209,8 @@ Activations pack_latents(const Mla& mla, const MatmulKernels& kernels, std::span
   return packed;
 }
 
-// Keys (nope | rope) and values of some heads, [heads][padded keys][width], in the cache's element type.
+// Keys (nope | rope) and values of some heads, [heads][padded keys][width], in the cache's element
+// type.
 struct Expanded {
   std::byte* k;
   std::byte* v;
@@ -199,14 +218,16 @@ struct Expanded {
 };
 
 void expand_heads(const Mla& mla, const MatmulKernels& kernels, const Activations& latents,
-                  std::span<const std::byte* const> pages, int first_head, int num_heads, const Expanded& out) {
+                  std::span<const std::byte* const> pages, int first_head, int num_heads,
+                  const Expanded& out) {
   Workspace::Scope scope(mla.exec.workspace);
   const MlaDims& d = mla.dims;
   const int keys = latents.rows, both = d.qk_nope_head_dim + d.v_head_dim;
   const std::size_t element = mla.element_bytes();
   const int blocks = ceil_div(keys, kAttendSpan);
   const std::size_t result_floats = size(kAttendSpan) * size(both);
-  WorkerScratch scratch(mla.exec, result_floats * sizeof(float) + kernels.scratch_bytes(d.kv_lora_rank));
+  WorkerScratch scratch(mla.exec,
+                        result_floats * sizeof(float) + kernels.scratch_bytes(d.kv_lora_rank));
   mla.exec.pool.run(size(num_heads * blocks), [&](std::size_t task, int worker) {
     const int head = static_cast<int>(task) / blocks;
     const int first = static_cast<int>(task) % blocks * kAttendSpan;
@@ -237,7 +258,8 @@ void expand_heads(const Mla& mla, const MatmulKernels& kernels, const Activation
   });
 }
 
-// One sequence in the expanded form: per-head keys and values of all its positions, some heads at a time.
+// One sequence in the expanded form: per-head keys and values of all its positions, some heads at a
+// time.
 void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
   Workspace::Scope scope(mla.exec.workspace);
   const MlaDims& d = mla.dims;
@@ -251,7 +273,8 @@ void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
   const std::size_t q_stride = size(d.num_heads) * size(d.qk_head_dim());
   std::byte* q = mla.exec.workspace.bytes(size(sequence.count) * q_stride * element);
   mla.exec.pool.run(size(sequence.count), [&](std::size_t t, int) {
-    mla.store(mla.q + (size(sequence.begin) + t) * q_stride, d.num_heads * d.qk_head_dim(), q + t * q_stride * element);
+    mla.store(mla.q + (size(sequence.begin) + t) * q_stride, d.num_heads * d.qk_head_dim(),
+              q + t * q_stride * element);
   });
 
   const int num_pages = static_cast<int>(pages.size());
@@ -261,8 +284,8 @@ void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
                                std::min(d.num_heads, mla.exec.pool.num_threads()), d.num_heads);
   const std::size_t k_head = size(padded) * size(d.qk_head_dim()) * element;
   const std::size_t v_head = size(padded) * size(d.v_head_dim) * element;
-  Expanded expanded{mla.exec.workspace.bytes(size(group) * k_head), mla.exec.workspace.bytes(size(group) * v_head),
-                    padded};
+  Expanded expanded{mla.exec.workspace.bytes(size(group) * k_head),
+                    mla.exec.workspace.bytes(size(group) * v_head), padded};
   auto* k_pages = mla.exec.workspace.array<const std::byte*>(size(group) * size(num_pages));
   auto* v_pages = mla.exec.workspace.array<const std::byte*>(size(group) * size(num_pages));
   auto* jobs = mla.exec.workspace.array<AttentionJob>(size(group));
@@ -273,8 +296,10 @@ void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
     for (int i = 0; i < heads; ++i) {
       for (int page = 0; page < num_pages; ++page) {
         const std::size_t row = size(page) * kPageSize;
-        k_pages[i * num_pages + page] = expanded.k + size(i) * k_head + row * size(d.qk_head_dim()) * element;
-        v_pages[i * num_pages + page] = expanded.v + size(i) * v_head + row * size(d.v_head_dim) * element;
+        k_pages[i * num_pages + page] =
+            expanded.k + size(i) * k_head + row * size(d.qk_head_dim()) * element;
+        v_pages[i * num_pages + page] =
+            expanded.v + size(i) * v_head + row * size(d.v_head_dim) * element;
       }
       AttentionJob job;
       job.q = q + size((first_head + i) * d.qk_head_dim()) * element;
@@ -282,12 +307,15 @@ void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
       job.num_queries = sequence.count;
       job.rows_per_query = 1;
       job.start = sequence.start;
-      job.kv = {{k_pages + i * num_pages, size(num_pages)}, size(d.qk_head_dim()) * element,
-                {v_pages + i * num_pages, size(num_pages)}, size(d.v_head_dim) * element};
+      job.kv = {{k_pages + i * num_pages, size(num_pages)},
+                size(d.qk_head_dim()) * element,
+                {v_pages + i * num_pages, size(num_pages)},
+                size(d.v_head_dim) * element};
       job.dk = d.qk_head_dim();
       job.dv = d.v_head_dim;
       job.scale = mla.scale();
-      job.out = mla.attn + size(sequence.begin) * out_stride + size((first_head + i) * d.v_head_dim);
+      job.out =
+          mla.attn + size(sequence.begin) * out_stride + size((first_head + i) * d.v_head_dim);
       job.out_stride = out_stride;
       jobs[i] = job;
     }
@@ -319,7 +347,8 @@ void attend_all(const Mla& mla) {
 
 void split_kv_b(MlaWeights& weights, const MlaDims& dims) {
   const Weight& kv_b = weights.kv_b_proj;
-  const std::size_t heads = size(dims.num_heads), c = size(dims.kv_lora_rank), dn = size(dims.qk_nope_head_dim);
+  const std::size_t heads = size(dims.num_heads), c = size(dims.kv_lora_rank),
+                    dn = size(dims.qk_nope_head_dim);
   const std::size_t head_rows = dn + size(dims.v_head_dim);
   const std::size_t element = kv_b.row_bytes() / kv_b.cols();
   AlignedBuffer turned(heads * c * dn * element);
@@ -327,7 +356,8 @@ void split_kv_b(MlaWeights& weights, const MlaDims& dims) {
     for (std::size_t row = 0; row < dn; ++row) {
       const std::byte* from = kv_b.row(head * head_rows + row);
       for (std::size_t i = 0; i < c; ++i) {
-        std::memcpy(turned.data() + ((head * c + i) * dn + row) * element, from + i * element, element);
+        std::memcpy(turned.data() + ((head * c + i) * dn + row) * element, from + i * element,
+                    element);
       }
     }
   }
@@ -349,29 +379,34 @@ LatentForm cheaper_latent_form(const MlaDims& d, int start, int count) {
   return expanded < 0.9 * absorbed ? LatentForm::kExpanded : LatentForm::kAbsorbed;
 }
 
-void mla_attention(Exec& exec, const MlaDims& dims, const MlaWeights& weights, const std::vector<float>& input_norm,
-                   float input_eps, const MlaStep& step, const float* x, float* y) {
+void mla_attention(Exec& exec, const MlaDims& dims, const MlaWeights& weights,
+                   const std::vector<float>& input_norm, float input_eps, const MlaStep& step,
+                   const float* x, float* y) {
   Workspace::Scope scope(exec.workspace);
   const int tokens = static_cast<int>(step.batch.tokens.size());
   const int heads = dims.num_heads;
   auto kernels = [&](const Weight& w) -> const MatmulKernels& {
     return matmul_kernels(exec.kernels, w.format(), step.compute);
   };
-  Mla mla{exec, dims, weights, step, exec.workspace.array<float>(size(tokens) * size(heads) * size(dims.qk_head_dim())),
+  Mla mla{exec,
+          dims,
+          weights,
+          step,
+          exec.workspace.array<float>(size(tokens) * size(heads) * size(dims.qk_head_dim())),
           exec.workspace.array<float>(size(tokens) * size(dims.cache_width())),
           exec.workspace.array<float>(size(tokens) * size(heads) * size(dims.v_head_dim))};
   {
     Workspace::Scope inner(exec.workspace);
     auto* q_a = exec.workspace.array<float>(size(tokens) * size(dims.q_lora_rank));
     GLINT_CHECK(weights.q_a_proj.format() == weights.kv_a_proj_with_mqa.format());
-    const Activations in = rms_norm_pack(exec, kernels(weights.q_a_proj), x, size(dims.hidden_size), input_norm.data(),
-                                         input_eps, tokens, dims.hidden_size);
+    const Activations in = rms_norm_pack(exec, kernels(weights.q_a_proj), x, size(dims.hidden_size),
+                                         input_norm.data(), input_eps, tokens, dims.hidden_size);
     const MatmulJob jobs[] = {{in, &weights.q_a_proj, q_a, size(dims.q_lora_rank)},
                               {in, &weights.kv_a_proj_with_mqa, mla.kv, size(dims.cache_width())}};
     matmul(exec, jobs);
     const Activations q_latent =
-        rms_norm_pack(exec, kernels(weights.q_b_proj), q_a, size(dims.q_lora_rank), weights.q_a_layernorm.data(),
-                      dims.latent_eps, tokens, dims.q_lora_rank);
+        rms_norm_pack(exec, kernels(weights.q_b_proj), q_a, size(dims.q_lora_rank),
+                      weights.q_a_layernorm.data(), dims.latent_eps, tokens, dims.q_lora_rank);
     matmul(exec, {q_latent, &weights.q_b_proj, mla.q, size(heads) * size(dims.qk_head_dim())});
     finish_projections(mla);
   }

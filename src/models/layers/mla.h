@@ -1,5 +1,6 @@
-// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): one shared latent and one rope key per token and layer are
-// cached; the per-head up-projection kv_b is absorbed into queries and outputs, or expanded for long prefill chunks.
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): one shared latent and one rope key
+// per token and layer are cached; the per-head up-projection kv_b is absorbed into queries and
+// outputs, or expanded for long prefill chunks.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +30,16 @@ struct MlaDims {
 };
 
 struct MlaWeights {
-  Weight q_a_proj;                    // [q_lora_rank, hidden]
-  std::vector<float> q_a_layernorm;   // [q_lora_rank]
-  Weight q_b_proj;                    // [heads * qk_head_dim, q_lora_rank], each head nope first, rope last
-  Weight kv_a_proj_with_mqa;          // [kv_lora_rank + rope, hidden]
+  Weight q_a_proj;                   // [q_lora_rank, hidden]
+  std::vector<float> q_a_layernorm;  // [q_lora_rank]
+  Weight q_b_proj;            // [heads * qk_head_dim, q_lora_rank], each head nope first, rope last
+  Weight kv_a_proj_with_mqa;  // [kv_lora_rank + rope, hidden]
   std::vector<float> kv_a_layernorm;  // [kv_lora_rank]
   Weight kv_b_proj;                   // [heads * (nope + v), kv_lora_rank]
   Weight o_proj;                      // [hidden, heads * v]
 
-  // Per head, for the absorbed form: the nope rows of kv_b transposed [kv_lora_rank, nope] (a copy of their own, 0.3 %
-  // of a released model), and a view of its value rows [v, kv_lora_rank].
+  // Per head, for the absorbed form: the nope rows of kv_b transposed [kv_lora_rank, nope] (a copy
+  // of their own, 0.3 % of a released model), and a view of its value rows [v, kv_lora_rank].
   std::vector<Weight> k_b_heads;
   std::vector<Weight> v_b_heads;
 };
@@ -52,7 +53,8 @@ struct RopeAngles {
   const float* sin = nullptr;
 };
 
-// How many tokens' query latents are expanded at once in the absorbed form; bounds memory, not results.
+// How many tokens' query latents are expanded at once in the absorbed form; bounds memory, not
+// results.
 inline constexpr int kAbsorbTokens = 256;
 
 // The form with fewer multiply-adds for `count` queries at positions [start, start + count).
@@ -62,15 +64,16 @@ LatentForm cheaper_latent_form(const MlaDims& dims, int start, int count);
 struct MlaStep {
   const Batch& batch;
   Cache& cache;
-  int layer;        // of the cache
+  int layer;  // of the cache
   RopeAngles rope;
   Compute compute;  // kBf16: the cache holds bf16 rows; kF32: float32 rows
   LatentForm form;
 };
 
-// y = attention(x): x [tokens, hidden] float32, normed by `input_norm` on the way in; y [tokens, hidden] is overwritten.
-// Writes the batch's rows of the cache.
-void mla_attention(Exec& exec, const MlaDims& dims, const MlaWeights& weights, const std::vector<float>& input_norm,
-                   float input_eps, const MlaStep& step, const float* x, float* y);
+// y = attention(x): x [tokens, hidden] float32, normed by `input_norm` on the way in; y [tokens,
+// hidden] is overwritten. Writes the batch's rows of the cache.
+void mla_attention(Exec& exec, const MlaDims& dims, const MlaWeights& weights,
+                   const std::vector<float>& input_norm, float input_eps, const MlaStep& step,
+                   const float* x, float* y);
 
 }  // namespace glint

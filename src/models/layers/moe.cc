@@ -6,7 +6,9 @@
 namespace glint {
 namespace {
 
-std::size_t size(int n) { return static_cast<std::size_t>(n); }
+std::size_t size(int n) {
+  return static_cast<std::size_t>(n);
+}
 
 // The index of the largest value; the lowest index on ties.
 int arg_max(const float* values, int n) {
@@ -19,8 +21,8 @@ int arg_max(const float* values, int n) {
 
 constexpr float kExcluded = -std::numeric_limits<float>::infinity();
 
-// Leaves only the experts of the topk_group best groups; a group counts the sum of its two best. `group_score` is
-// scratch for n_group values.
+// Leaves only the experts of the topk_group best groups; a group counts the sum of its two best.
+// `group_score` is scratch for n_group values.
 void keep_best_groups(const RouterDims& dims, float* choice, float* group_score) {
   const int width = dims.num_experts / dims.n_group;
   for (int g = 0; g < dims.n_group; ++g) {
@@ -32,7 +34,8 @@ void keep_best_groups(const RouterDims& dims, float* choice, float* group_score)
     }
     group_score[g] = values[best] + second;
   }
-  for (int n = 0; n < dims.topk_group; ++n) group_score[arg_max(group_score, dims.n_group)] = kExcluded;
+  for (int n = 0; n < dims.topk_group; ++n)
+    group_score[arg_max(group_score, dims.n_group)] = kExcluded;
   for (int g = 0; g < dims.n_group; ++g) {
     const bool kept = group_score[g] == kExcluded;
     if (!kept) std::fill_n(choice + g * width, width, kExcluded);
@@ -55,11 +58,12 @@ void select_experts(const RouterDims& dims, const float* scores, const float* bi
   }
   // Normalise first, scale second (transformers, modeling_glm4_moe_lite.py).
   const float norm = dims.norm_topk_prob ? 1.0f / (sum + 1e-20f) : 1.0f;
-  for (int i = 0; i < dims.experts_per_token; ++i) weights[i] = weights[i] * norm * dims.routed_scaling_factor;
+  for (int i = 0; i < dims.experts_per_token; ++i)
+    weights[i] = weights[i] * norm * dims.routed_scaling_factor;
 }
 
-void route(Exec& exec, const RouterDims& dims, const MoeWeights& weights, const float* x, int tokens, int hidden,
-           const Routing& routing) {
+void route(Exec& exec, const RouterDims& dims, const MoeWeights& weights, const float* x,
+           int tokens, int hidden, const Routing& routing) {
   Workspace::Scope scope(exec.workspace);
   const std::size_t experts = size(dims.num_experts);
   auto* scores = exec.workspace.array<float>(size(tokens) * experts);
@@ -68,20 +72,22 @@ void route(Exec& exec, const RouterDims& dims, const MoeWeights& weights, const 
   const Activations packed = pack(exec, kernels, x, size(hidden), tokens, hidden);
   matmul(exec, {packed, &weights.gate, scores, experts});
   constexpr int kTokensPerTask = 16;
-  exec.pool.run(size((tokens + kTokensPerTask - 1) / kTokensPerTask), [&](std::size_t task, int worker) {
-    const int first = static_cast<int>(task) * kTokensPerTask;
-    for (int t = first; t < std::min(first + kTokensPerTask, tokens); ++t) {
-      float* row = scores + size(t) * experts;
-      exec.kernels.sigmoid(row, dims.num_experts);
-      select_experts(dims, row, weights.e_score_correction_bias.data(), reinterpret_cast<float*>(choice.of(worker)),
-                     routing.experts + size(t) * size(dims.experts_per_token),
-                     routing.weights + size(t) * size(dims.experts_per_token));
-    }
-  });
+  exec.pool.run(size((tokens + kTokensPerTask - 1) / kTokensPerTask),
+                [&](std::size_t task, int worker) {
+                  const int first = static_cast<int>(task) * kTokensPerTask;
+                  for (int t = first; t < std::min(first + kTokensPerTask, tokens); ++t) {
+                    float* row = scores + size(t) * experts;
+                    exec.kernels.sigmoid(row, dims.num_experts);
+                    select_experts(dims, row, weights.e_score_correction_bias.data(),
+                                   reinterpret_cast<float*>(choice.of(worker)),
+                                   routing.experts + size(t) * size(dims.experts_per_token),
+                                   routing.weights + size(t) * size(dims.experts_per_token));
+                  }
+                });
 }
 
-void moe(Exec& exec, Compute compute, const RouterDims& dims, const MoeWeights& weights, const float* x, int tokens,
-         int hidden, const Routing& routing, float* y) {
+void moe(Exec& exec, Compute compute, const RouterDims& dims, const MoeWeights& weights,
+         const float* x, int tokens, int hidden, const Routing& routing, float* y) {
   Workspace::Scope scope(exec.workspace);
   const std::size_t picks = size(tokens) * size(dims.experts_per_token);
   // Rows by expert: a counting sort that keeps tokens ascending.
@@ -100,10 +106,12 @@ void moe(Exec& exec, Compute compute, const RouterDims& dims, const MoeWeights& 
   }
   auto* groups = exec.workspace.array<MlpGroup>(size(dims.num_experts) + 1);
   std::size_t count = 0;
-  if (!weights.shared_experts.gate.empty()) groups[count++] = {&weights.shared_experts, {}, nullptr};
+  if (!weights.shared_experts.gate.empty())
+    groups[count++] = {&weights.shared_experts, {}, nullptr};
   for (int e = 0; e < dims.num_experts; ++e) {
     const std::size_t n = size(first[e + 1] - first[e]);
-    if (n > 0) groups[count++] = {&weights.experts[size(e)], {rows + first[e], n}, scales + first[e]};
+    if (n > 0)
+      groups[count++] = {&weights.experts[size(e)], {rows + first[e], n}, scales + first[e]};
   }
   gated_mlp(exec, compute, x, tokens, hidden, {groups, count}, y);
 }

@@ -1,5 +1,5 @@
-// Mixture of experts with the sigmoid router of DeepSeek-V3 ("noaux_tc", arXiv 2412.19437): a bias that chooses but does
-// not weigh, optional groups, one always-on shared expert.
+// Mixture of experts with the sigmoid router of DeepSeek-V3 ("noaux_tc", arXiv 2412.19437): a bias
+// that chooses but does not weigh, optional groups, one always-on shared expert.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ struct RouterDims {
 };
 
 struct MoeWeights {
-  Weight gate;                                  // [experts, hidden]; multiplied in float32 always
-  std::vector<float> e_score_correction_bias;   // [experts]
+  Weight gate;                                 // [experts, hidden]; multiplied in float32 always
+  std::vector<float> e_score_correction_bias;  // [experts]
   std::vector<GatedMlp> experts;
-  GatedMlp shared_experts;                      // empty weights when the model has none
+  GatedMlp shared_experts;  // empty weights when the model has none
 };
 
 // The experts of each token, in selection order, and their weights: [tokens, experts_per_token].
@@ -37,11 +37,12 @@ void select_experts(const RouterDims& dims, const float* scores, const float* bi
                     std::int32_t* experts, float* weights);
 
 // x [tokens, hidden] float32 normed rows. Fills `routing` (workspace memory of the caller's scope).
-void route(Exec& exec, const RouterDims& dims, const MoeWeights& weights, const float* x, int tokens, int hidden,
-           const Routing& routing);
+void route(Exec& exec, const RouterDims& dims, const MoeWeights& weights, const float* x,
+           int tokens, int hidden, const Routing& routing);
 
-// y = shared(x) + sum of weight_e expert_e(x), experts of a token in ascending order; [tokens, hidden].
-void moe(Exec& exec, Compute compute, const RouterDims& dims, const MoeWeights& weights, const float* x, int tokens,
-         int hidden, const Routing& routing, float* y);
+// y = shared(x) + sum of weight_e expert_e(x), experts of a token in ascending order; [tokens,
+// hidden].
+void moe(Exec& exec, Compute compute, const RouterDims& dims, const MoeWeights& weights,
+         const float* x, int tokens, int hidden, const Routing& routing, float* y);
 
 }  // namespace glint
