@@ -125,6 +125,10 @@ const CacheSpec& Cache::spec() const {
   return state_->spec;
 }
 
+bool Cache::prefix_reuse() const {
+  return state_->prefix_reuse;
+}
+
 // The longest path of the prefix tree along `tokens` that leaves one token over.
 std::vector<PageId> Cache::find_prefix(std::span<const std::int32_t> tokens,
                                        std::uint64_t salt) const {
