@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "checkpoint/file_kind.h"
 #include "checkpoint/json_file.h"
@@ -209,6 +210,13 @@ Status Checkpoint::read_weights(bool required) {
                                fmt::join(files_, ", "), folder_.string()));
   }
   return {};
+}
+
+std::shared_ptr<const Checkpoint> Checkpoint::of_config(Json config) {
+  GLINT_CHECK(config.is_object());
+  auto checkpoint = std::make_shared<Checkpoint>();
+  checkpoint->config_ = std::move(config);
+  return checkpoint;
 }
 
 const TensorRef* Checkpoint::find(std::string_view name) const {

@@ -57,6 +57,8 @@ class Checkpoint {
   // with a warning. Nothing is ever unpickled.
   static Result<std::shared_ptr<const Checkpoint>> open(const std::filesystem::path& path,
                                                         bool weights_required = true);
+  // A config alone, an object, with no folder and no tensors.
+  static std::shared_ptr<const Checkpoint> of_config(Json config);
 
   const std::filesystem::path& folder() const { return folder_; }
   const Json& config() const { return config_; }  // config.json, always an object

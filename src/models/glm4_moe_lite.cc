@@ -186,7 +186,7 @@ MoeWeights bind_moe(TensorBinder& b, const std::string& prefix, const Config& c)
   w.gate = b.matrix(prefix + "gate.weight", c.router.num_experts, c.hidden_size);
   w.e_score_correction_bias =
       b.vector(prefix + "gate.e_score_correction_bias", c.router.num_experts);
-  for (int e = 0; e < c.router.num_experts; ++e) {
+  for (int e = 0; e < c.router.num_experts && !b.hopeless(); ++e) {
     w.experts.push_back(bind_mlp(b, fmt::format("{}experts.{}.", prefix, e), c.hidden_size,
                                  c.moe_intermediate_size));
   }
@@ -213,7 +213,7 @@ bool is_derived(std::string_view name) {
 Weights bind_all(TensorBinder& b, const Config& c) {
   Weights w;
   w.embed_tokens = b.matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size);
-  for (int i = 0; i < c.num_layers; ++i) {
+  for (int i = 0; i < c.num_layers && !b.hopeless(); ++i) {
     const std::string prefix = fmt::format("model.layers.{}.", i);
     Layer layer;
     layer.input_layernorm = b.vector(prefix + "input_layernorm.weight", c.hidden_size);

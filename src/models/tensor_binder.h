@@ -31,6 +31,9 @@ class TensorBinder {
   // Tensors that are left alone on purpose.
   void skip(const std::function<bool(std::string_view)>& matches);
 
+  // Too many problems to go on: a config that promises millions of tensors must not cost minutes.
+  bool hopeless() const { return num_problems_ >= 10'000; }
+
   // kCorrupt or kUnsupported listing every missing, misshapen, unsupported or unused tensor.
   Status finish() const;
   // Copies and widens what matrix() promised. Call it once, after finish() said yes. `pool` may be

@@ -41,7 +41,7 @@ class Golden : public testing::TestWithParam<std::tuple<const char*, Isa>> {
   const Expected& state(const std::string& name) const {
     return golden_.expected(fmt::format("prompt{}.{}", golden_.bisect_prompt(), name));
   }
-  Runner::Options f32() const { return {isa_, 2, Compute::kF32, LatentForm::kByCost}; }
+  Runner::Options f32() const { return {isa_, 2, Compute::kF32, LatentForm::kByCost, WeightPlacement::kResident}; }
 };
 
 TEST_P(Golden, f32_logits_match_transformers_at_every_chunk_size) {
@@ -131,7 +131,7 @@ TEST_P(Golden, a_batch_of_all_prompts_matches_transformers) {
 // The promise of --deterministic: nothing about the cut changes a bit.
 TEST_P(Golden, absorbed_results_have_the_same_bits_however_the_work_is_cut) {
   for (const Compute compute : {Compute::kF32, Compute::kBf16}) {
-    Runner::Options options{isa_, 1, compute, LatentForm::kAbsorbed};
+    Runner::Options options{isa_, 1, compute, LatentForm::kAbsorbed, WeightPlacement::kResident};
     std::vector<std::vector<std::int32_t>> prompts;
     std::vector<std::vector<float>> want;
     Runner whole(golden_.folder(), options);

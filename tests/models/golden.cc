@@ -83,6 +83,8 @@ Runner::Runner(const std::filesystem::path& folder, const Options& options)
   LoadOptions load;
   load.compute = options.compute;
   load.latent_form = options.form;
+  load.placement = options.placement;
+  load.pool = &pool_;
   model_ = must(load_model(must(Checkpoint::open(folder)), load));
   cache_ = std::make_unique<Cache>(model_->cache_spec(), 64, true);
 }

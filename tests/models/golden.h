@@ -55,6 +55,7 @@ class Runner {
     int threads = 2;
     Compute compute = Compute::kF32;
     LatentForm form = LatentForm::kByCost;
+    WeightPlacement placement = WeightPlacement::kResident;
   };
   Runner(const std::filesystem::path& folder, const Options& options);
 

@@ -9,6 +9,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/avx512/vec512-inl.h"
+#include "kernels/math-inl.h"
+#include "kernels/target.h"
+
 namespace glint {
 namespace {
 

@@ -1,0 +1,193 @@
+// What glm4_moe_lite reads from a config, what it refuses and in which words.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "golden.h"
+
+namespace glint {
+namespace {
+
+using testing::HasSubstr;
+
+// The released GLM-4.7-Flash.
+Json flash_config() {
+  return *parse_json(R"({
+    "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite", "dtype": "bfloat16",
+    "attention_bias": false, "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 2048,
+    "intermediate_size": 10240, "kv_lora_rank": 512, "max_position_embeddings": 202752,
+    "moe_intermediate_size": 1536, "n_group": 1, "n_routed_experts": 64, "n_shared_experts": 1,
+    "norm_topk_prob": true, "num_attention_heads": 20, "num_experts_per_tok": 4,
+    "num_hidden_layers": 47, "num_key_value_heads": 20, "q_lora_rank": 768, "qk_nope_head_dim": 192,
+    "qk_rope_head_dim": 64, "rms_norm_eps": 1e-05, "routed_scaling_factor": 1.8,
+    "tie_word_embeddings": false, "topk_group": 1, "v_head_dim": 256, "vocab_size": 154880,
+    "first_k_dense_replace": 1, "topk_method": "noaux_tc", "num_nextn_predict_layers": 1,
+    "partial_rotary_factor": 1.0, "rope_scaling": null, "rope_theta": 1000000})");
+}
+
+Result<ModelInfo> describe(Json config) {
+  return describe_model(*Checkpoint::of_config(std::move(config)));
+}
+
+std::string refusal(Json config) {
+  const auto info = describe(std::move(config));
+  return info.has_value() ? "" : info.error().message;
+}
+
+std::string refusal_with(const char* key, Json value) {
+  Json config = flash_config();
+  config.set(key, std::move(value));
+  return refusal(std::move(config));
+}
+
+TEST(Glm4MoeLiteConfig, the_released_model_costs_what_its_publisher_says) {
+  const auto info = describe(flash_config());
+  ASSERT_TRUE(info.has_value()) << info.error().message;
+  EXPECT_EQ(info->attention_class, "MLA");
+  EXPECT_EQ(info->cache.bytes_per_token(), 54'144u);
+  EXPECT_NEAR(static_cast<double>(info->total_parameters), 29.943e9, 0.001e9);
+  EXPECT_NEAR(static_cast<double>(info->active_parameters), 3.6e9, 0.1e9);
+  EXPECT_EQ(info->mtp_layers, 1);
+  EXPECT_FALSE(info->mtp_present);
+}
+
+TEST(Glm4MoeLiteConfig, both_spellings_of_rope_are_read) {
+  Json config = flash_config();
+  config.set("rope_theta", Json());
+  config.set("rope_parameters",
+             *parse_json(R"({"rope_type": "default", "rope_theta": 1000000.0,
+                             "partial_rotary_factor": 1.0})"));
+  EXPECT_EQ(refusal(config), "");
+  config.set("rope_parameters", Json());
+  EXPECT_THAT(refusal(config), HasSubstr("rope_theta"));
+}
+
+TEST(Glm4MoeLiteConfig, what_is_not_implemented_is_refused_by_name) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"attention_bias", "true"},
+      {"hidden_act", "\"gelu\""},
+      {"topk_method", "\"greedy\""},
+      {"scoring_func", "\"softmax\""},
+      {"rope_interleave", "false"},
+      {"partial_rotary_factor", "0.5"},
+      {"q_lora_rank", "null"},
+      {"num_key_value_heads", "4"},
+      {"rope_scaling", R"({"type": "yarn", "factor": 4})"},
+      {"rope_parameters", R"({"rope_type": "yarn", "rope_theta": 1e6})"},
+      {"rope_parameters", R"({"rope_type": "default", "rope_theta": 1e6, "mscale": 2})"},
+      {"quantization_config", R"({"quant_method": "fp8"})"},
+      {"sliding_window", "4096"},
+      {"moe_layer_freq", "2"},
+      {"index_topk", "2048"},
+      {"a_key_from_the_future", "1"},
+  };
+  for (const auto& [key, value] : cases) {
+    const auto info = [&] {
+      Json config = flash_config();
+      config.set(key, *parse_json(value));
+      return describe(std::move(config));
+    }();
+    ASSERT_FALSE(info.has_value()) << key;
+    EXPECT_EQ(info.error().code, ErrorCode::kUnsupported) << key;
+    EXPECT_THAT(info.error().message, HasSubstr(fmt::format("\"{}\"", key)));
+  }
+}
+
+TEST(Glm4MoeLiteConfig, contradictions_and_wrong_types_are_refused_by_name) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"hidden_size", "0"},          {"hidden_size", "-1"},       {"hidden_size", "\"2048\""},
+      {"hidden_size", "2048.5"},     {"hidden_size", "1e30"},     {"vocab_size", "99999999999"},
+      {"num_hidden_layers", "[47]"}, {"norm_topk_prob", "1"},     {"num_experts_per_tok", "65"},
+      {"n_group", "7"},              {"topk_group", "2"},         {"rms_norm_eps", "-1"},
+      {"qk_rope_head_dim", "63"},    {"rope_theta", "\"1e6\""},   {"rope_theta", "0"},
+      {"rope_scaling", "3"},         {"mlp_layer_types", "[]"},   {"routed_scaling_factor", "0"},
+      {"num_hidden_layers", "null"},
+  };
+  for (const auto& [key, value] : cases) {
+    EXPECT_THAT(refusal_with(key, *parse_json(value)), HasSubstr(fmt::format("\"{}\"", key)))
+        << value;
+  }
+  Json groups = flash_config();
+  groups.set("n_group", 32);
+  groups.set("topk_group", 1);
+  EXPECT_THAT(refusal(groups), HasSubstr("num_experts_per_tok"));
+}
+
+TEST(Glm4MoeLiteConfig, a_list_of_layer_types_wins_over_the_count_of_dense_layers) {
+  Json config = flash_config();
+  Json types;
+  for (int i = 0; i < 47; ++i) types.push_back(i < 3 ? "dense" : "sparse");
+  config.set("mlp_layer_types", types);
+  const auto listed = describe(config), counted = describe(flash_config());
+  ASSERT_TRUE(listed.has_value()) << listed.error().message;
+  EXPECT_LT(listed->total_parameters, counted->total_parameters);
+  types.as_array()[5] = "mixed";
+  config.set("mlp_layer_types", types);
+  EXPECT_THAT(refusal(config), HasSubstr("mlp_layer_types"));
+}
+
+TEST(Registry, unknown_families_are_refused_with_the_known_ones) {
+  EXPECT_THAT(refusal_with("model_type", "foo"),
+              testing::AllOf(HasSubstr("foo"), HasSubstr("glm4_moe_lite")));
+  EXPECT_THAT(refusal_with("model_type", Json()), HasSubstr("model_type"));
+}
+
+// A golden checkpoint under a config that is edited.
+std::string tensor_refusal(const char* key, const char* value) {
+  const golden::Case golden("glm4_moe_lite");
+  auto config = (*Checkpoint::open(golden.folder()))->config();
+  config.set(key, *parse_json(value));
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("glint-config-{}", key);
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(golden.folder() / "model.safetensors", folder / "model.safetensors",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_TRUE(write_file_atomically(folder / "config.json", config.dump()).has_value());
+  const auto checkpoint = Checkpoint::open(folder);
+  EXPECT_TRUE(checkpoint.has_value());
+  const auto checked = check_model(**checkpoint);
+  std::filesystem::remove_all(folder);
+  return checked.has_value() ? "" : checked.error().message;
+}
+
+TEST(Tensors, a_shape_that_the_config_contradicts_is_named_with_both) {
+  EXPECT_THAT(tensor_refusal("moe_intermediate_size", "48"),
+              testing::AllOf(HasSubstr("model.layers.1.mlp.experts.0.gate_proj.weight"),
+                             HasSubstr("[32, 96]"), HasSubstr("[48, 96]"),
+                             HasSubstr("model.safetensors")));
+}
+
+TEST(Tensors, a_missing_one_is_named) {
+  EXPECT_THAT(tensor_refusal("n_routed_experts", "13"),
+              HasSubstr("model.layers.1.mlp.experts.12.gate_proj.weight is missing"));
+}
+
+TEST(Tensors, one_that_nothing_reads_is_named) {
+  EXPECT_THAT(tensor_refusal("num_nextn_predict_layers", "0"),
+              testing::AllOf(HasSubstr("model.layers.4."), HasSubstr("not part")));
+}
+
+TEST(Tensors, a_config_that_promises_millions_is_refused_quickly) {
+  Json config = flash_config();
+  config.set("num_hidden_layers", 1024);
+  config.set("n_routed_experts", 4096);
+  const auto checked = check_model(*Checkpoint::of_config(config));
+  ASSERT_FALSE(checked.has_value());
+  EXPECT_LT(checked.error().message.size(), 10'000u);
+}
+
+TEST(Tensors, mapped_and_resident_weights_give_the_same_bits) {
+  const golden::Case golden("glm4_moe_lite");
+  std::vector<std::vector<float>> results;
+  for (const WeightPlacement placement : {WeightPlacement::kResident, WeightPlacement::kMapped}) {
+    golden::Runner::Options options;
+    options.isa = available_isas().back();
+    options.compute = Compute::kBf16;
+    options.placement = placement;
+    golden::Runner runner(golden.folder(), options);
+    results.push_back(runner.logits(golden.prompt(2), 0));
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+}  // namespace
+}  // namespace glint
