@@ -1,0 +1,270 @@
+// Whole operations against naive loops, and against themselves under other cuts: every table, odd
+// shapes, several spans.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "ops/attention.h"
+#include "ops/gated_mlp.h"
+#include "ops/matmul.h"
+
+namespace glint {
+namespace {
+
+std::vector<float> random_floats(std::size_t n, unsigned seed, float scale = 1.0f) {
+  std::mt19937 engine(seed);
+  std::uniform_real_distribution<float> value(-scale, scale);
+  std::vector<float> out(n);
+  for (float& v : out) v = value(engine);
+  return out;
+}
+
+// A float32 weight, or the same rounded to bf16.
+Weight make_weight(QuantFormat format, int rows, int cols, unsigned seed) {
+  const auto values = random_floats(static_cast<std::size_t>(rows * cols), seed);
+  const std::size_t element = format == QuantFormat::kBf16 ? 2 : 4;
+  AlignedBuffer buffer(values.size() * element);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (format == QuantFormat::kBf16) {
+      buffer.as<bf16>()[i] = bf16::from_float(values[i]);
+    } else {
+      buffer.as<float>()[i] = values[i];
+    }
+  }
+  return Weight::own(format, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols),
+                     std::move(buffer));
+}
+
+std::vector<double> times(const std::vector<double>& x, const Weight& w) {
+  std::vector<float> row(w.cols());
+  std::vector<double> y(w.rows(), 0.0);
+  for (std::size_t n = 0; n < w.rows(); ++n) {
+    decode_row(w, n, row);
+    for (std::size_t k = 0; k < w.cols(); ++k) y[n] += x[k] * static_cast<double>(row[k]);
+  }
+  return y;
+}
+
+std::vector<double> naive_mlp(const GatedMlp& mlp, const float* x) {
+  const std::vector<double> in(x, x + mlp.gate.cols());
+  std::vector<double> gate = times(in, mlp.gate);
+  const std::vector<double> up = times(in, mlp.up);
+  for (std::size_t i = 0; i < gate.size(); ++i)
+    gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+  return times(gate, mlp.down);
+}
+
+// Everything an op runs with.
+struct Machine {
+  Machine(Isa isa, int threads) : pool(threads), exec{kernel_table(isa), pool, workspace} {}
+  ThreadPool pool;
+  Workspace workspace;
+  Exec exec;
+};
+
+class Ops : public testing::TestWithParam<Isa> {};
+
+TEST_P(Ops, gated_mlp_sums_its_groups_in_order_whatever_the_team) {
+  constexpr int kD = 72, kRows = 37;
+  for (const auto& [format, compute] : {std::pair{QuantFormat::kF32, Compute::kF32},
+                                        {QuantFormat::kBf16, Compute::kF32},
+                                        {QuantFormat::kBf16, Compute::kBf16}}) {
+    std::vector<GatedMlp> mlps;
+    for (unsigned i = 0; i < 4; ++i) {
+      const int f = i == 0 ? 56 : 40;
+      mlps.push_back({make_weight(format, f, kD, 10 * i + 1),
+                      make_weight(format, f, kD, 10 * i + 2),
+                      make_weight(format, kD, f, 10 * i + 3)});
+    }
+    const auto x = random_floats(kRows * kD, 7);
+    const std::vector<std::int32_t> odd = {1, 3, 5, 33}, one = {36}, most = [] {
+      std::vector<std::int32_t> rows(34);
+      std::iota(rows.begin(), rows.end(), 2);
+      return rows;
+    }();
+    const auto scales = random_floats(64, 8);
+    const std::vector<MlpGroup> with_shared = {{&mlps[0], {}, nullptr},
+                                               {&mlps[1], odd, scales.data()},
+                                               {&mlps[2], one, scales.data() + 7},
+                                               {&mlps[3], most, scales.data() + 11}};
+    for (const bool shared : {true, false}) {
+      const auto groups = std::span(with_shared).subspan(shared ? 0 : 1);
+      std::vector<std::vector<float>> results;
+      for (const int threads : {1, 2, 3}) {
+        Machine machine(GetParam(), threads);
+        results.emplace_back(kRows * kD, 99.0f);
+        gated_mlp(machine.exec, compute, x.data(), kRows, kD, groups, results.back().data());
+        EXPECT_EQ(results.back(), results.front());
+      }
+      std::vector<double> want(kRows * kD, 0.0);
+      for (const MlpGroup& group : groups) {
+        const std::size_t count = group.rows.empty() ? kRows : group.rows.size();
+        for (std::size_t i = 0; i < count; ++i) {
+          const auto row = group.rows.empty() ? i : static_cast<std::size_t>(group.rows[i]);
+          const auto y = naive_mlp(*group.mlp, x.data() + row * kD);
+          const double scale = group.scale == nullptr ? 1.0 : static_cast<double>(group.scale[i]);
+          for (std::size_t n = 0; n < kD; ++n) want[row * kD + n] += scale * y[n];
+        }
+      }
+      // Outputs are of order 50; bf16 rounds inputs and hidden values by 2^-9 each.
+      const double tolerance = compute == Compute::kF32 ? 1e-3 : 2.0;
+      double worst = 0, size = 0;
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        worst = std::max(worst, std::abs(want[i] - static_cast<double>(results.front()[i])));
+        size = std::max(size, std::abs(want[i]));
+      }
+      EXPECT_GT(size, 20.0);
+      EXPECT_LT(worst, tolerance);
+    }
+  }
+}
+
+TEST_P(Ops, products_in_one_region_equal_products_alone) {
+  const Weight a = make_weight(QuantFormat::kBf16, 70, 96, 1),
+               b = make_weight(QuantFormat::kBf16, 9, 96, 2);
+  const auto x = random_floats(50 * 96, 3);
+  std::vector<float> together_a(50 * 70), together_b(50 * 9), alone_a(50 * 70), alone_b(50 * 9);
+  Machine machine(GetParam(), 3);
+  Workspace::Scope scope(machine.workspace);
+  const Activations packed = pack(machine.exec, machine.exec.kernels.bf16, x.data(), 96, 50, 96);
+  const MatmulJob jobs[] = {{packed, &a, together_a.data(), 70},
+                            {packed, &b, together_b.data(), 9}};
+  matmul(machine.exec, jobs);
+  matmul(machine.exec, {packed, &a, alone_a.data(), 70});
+  matmul(machine.exec, {packed, &b, alone_b.data(), 9});
+  EXPECT_EQ(together_a, alone_a);
+  EXPECT_EQ(together_b, alone_b);
+}
+
+// One sequence of 600 keys in pages, its values the first columns of its keys as a latent cache has
+// them.
+struct Paged {
+  static constexpr int kKeys = 600, kDk = 40, kDv = 32, kHeads = 3;
+  std::vector<std::vector<float>> pages;
+  std::vector<const std::byte*> pointers;
+  std::vector<float> q = random_floats(kKeys * kHeads * kDk, 5);
+
+  Paged() {
+    for (int p = 0; p * kAttendPage < kKeys; ++p) {
+      pages.push_back(random_floats(kAttendPage * kDk, 100 + static_cast<unsigned>(p)));
+    }
+    for (const auto& page : pages)
+      pointers.push_back(reinterpret_cast<const std::byte*>(page.data()));
+  }
+  AttentionJob job(int first, int count, float* out) const {
+    AttentionJob job;
+    job.q = q.data() + static_cast<std::size_t>(first * kHeads * kDk);
+    job.q_row_stride = kDk;
+    job.q_stride = kHeads * kDk;
+    job.num_queries = count;
+    job.rows_per_query = kHeads;
+    job.start = first;
+    job.kv = {pointers, kDk * sizeof(float), pointers, kDk * sizeof(float)};
+    job.dk = kDk;
+    job.dv = kDv;
+    job.scale = 0.3f;
+    job.out = out + static_cast<std::size_t>(first * kHeads * kDv);
+    job.out_row_stride = kDv;
+    job.out_stride = kHeads * kDv;
+    return job;
+  }
+  float key(int position, int column) const {
+    return pages[static_cast<std::size_t>(position / kAttendPage)]
+                [static_cast<std::size_t>(position % kAttendPage * kDk + column)];
+  }
+  std::vector<double> naive(int query, int head) const {
+    std::vector<double> score(static_cast<std::size_t>(query) + 1), out(kDv, 0.0);
+    double top = -1e300, sum = 0;
+    for (int p = 0; p <= query; ++p) {
+      double s = 0;
+      for (int i = 0; i < kDk; ++i) {
+        s += static_cast<double>(q[static_cast<std::size_t>((query * kHeads + head) * kDk + i)]) *
+             static_cast<double>(key(p, i));
+      }
+      score[static_cast<std::size_t>(p)] = s * 0.3;
+      top = std::max(top, s * 0.3);
+    }
+    for (double& s : score) sum += (s = std::exp(s - top));
+    for (int p = 0; p <= query; ++p) {
+      for (int i = 0; i < kDv; ++i) {
+        out[static_cast<std::size_t>(i)] +=
+            score[static_cast<std::size_t>(p)] / sum * static_cast<double>(key(p, i));
+      }
+    }
+    return out;
+  }
+};
+
+TEST_P(Ops, attention_over_several_spans_equals_a_naive_loop) {
+  const Paged paged;
+  std::vector<float> out(Paged::kKeys * Paged::kHeads * Paged::kDv);
+  Machine machine(GetParam(), 2);
+  const AttentionJob job = paged.job(0, Paged::kKeys, out.data());
+  attend(machine.exec, machine.exec.kernels.attend_f32, sizeof(float), {&job, 1});
+  for (const int query : {0, 1, 63, 64, 65, 254, 255, 256, 257, 511, 512, 513, 599}) {
+    for (int head = 0; head < Paged::kHeads; ++head) {
+      const auto want = paged.naive(query, head);
+      for (int i = 0; i < Paged::kDv; ++i) {
+        EXPECT_NEAR(out[static_cast<std::size_t>((query * Paged::kHeads + head) * Paged::kDv + i)],
+                    want[static_cast<std::size_t>(i)], 2e-6)
+            << "query " << query << " head " << head;
+      }
+    }
+  }
+}
+
+TEST_P(Ops, attention_has_the_same_bits_for_every_chunk_team_and_neighbour) {
+  const Paged paged;
+  const std::size_t floats = Paged::kKeys * Paged::kHeads * Paged::kDv;
+  std::vector<float> want(floats);
+  {
+    Machine machine(GetParam(), 1);
+    const AttentionJob job = paged.job(0, Paged::kKeys, want.data());
+    attend(machine.exec, machine.exec.kernels.attend_f32, sizeof(float), {&job, 1});
+  }
+  for (const int threads : {1, 2, 4}) {
+    Machine machine(GetParam(), threads);
+    for (const int chunk : {1, 7, 64, 250, Paged::kKeys}) {
+      std::vector<float> got(floats);
+      // Several chunks a call, so that few and many blocks are met: both ways of sharing the work.
+      std::vector<AttentionJob> jobs;
+      for (int first = 0; first < Paged::kKeys; first += chunk) {
+        jobs.push_back(paged.job(first, std::min(chunk, Paged::kKeys - first), got.data()));
+      }
+      for (std::size_t first = 0; first < jobs.size(); first += 3) {
+        attend(machine.exec, machine.exec.kernels.attend_f32, sizeof(float),
+               std::span(jobs).subspan(first, std::min<std::size_t>(3, jobs.size() - first)));
+      }
+      EXPECT_EQ(got, want) << "threads " << threads << " chunk " << chunk;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, Ops, testing::ValuesIn(available_isas()),
+                         [](const auto& param) { return std::string(isa_name(param.param)); });
+
+TEST(Workspace, scopes_give_their_memory_back) {
+  Workspace workspace;
+  std::byte* first = nullptr;
+  for (int i = 0; i < 3; ++i) {
+    Workspace::Scope scope(workspace);
+    std::byte* block = workspace.bytes(1000);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 64, 0u);
+    if (first == nullptr) first = block;
+    EXPECT_EQ(block, first);
+    workspace.bytes(std::size_t{5} << 20);
+  }
+  const std::size_t capacity = workspace.capacity();
+  {
+    Workspace::Scope scope(workspace);
+    workspace.bytes(1000);
+    workspace.bytes(std::size_t{5} << 20);
+  }
+  EXPECT_EQ(workspace.capacity(), capacity);
+}
+
+}  // namespace
+}  // namespace glint
