@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <random>
 #include <utility>
 
@@ -104,6 +105,27 @@ int head_dim(const ModelInfo& info, std::string_view name) {
   return 0;
 }
 
+double config_number(const Json& config, std::string_view key) {
+  const Json* value = config.find(key);
+  return value != nullptr && value->is_number() ? value->as_double() : 0;
+}
+
+// One token reads its active weights; more tokens also read the experts that the others chose.
+double weight_bytes_of_step(const ModelInfo& info, const Json& config, double tokens) {
+  const auto active = static_cast<double>(info.active_weight_bytes);
+  const double experts = config_number(config, "n_routed_experts");
+  const double chosen = config_number(config, "num_experts_per_tok");
+  if (!(chosen > 0 && chosen < experts) || info.total_parameters == 0) return active;
+  const double bytes_per_parameter =
+      static_cast<double>(info.weight_bytes) / static_cast<double>(info.total_parameters);
+  const double embedding = static_cast<double>(info.vocab_size) * info.hidden_size;
+  const double idle =
+      static_cast<double>(info.total_parameters - info.active_parameters) - embedding;
+  const double share = 1 - std::pow(1 - chosen / experts, tokens);  // of all experts, distinct
+  return active + std::max(0.0, idle) * bytes_per_parameter * (share - chosen / experts) /
+                      (1 - chosen / experts);
+}
+
 }  // namespace
 
 double BenchResult::median() const {
@@ -143,20 +165,21 @@ Result<BenchResult> run_bench(Session& session, const BenchResult& test, int rep
   return result;
 }
 
-BenchFloor bench_floor(const ModelInfo& info, const BenchResult& test, const MachineRates& rates) {
+BenchFloor bench_floor(const ModelInfo& info, const Json& config, const BenchResult& test,
+                       const MachineRates& rates) {
   const double keys = test.depth + (test.tokens + 1) / 2.0;  // seen by a token, on average
   const double head = static_cast<double>(info.vocab_size) * info.hidden_size;
   // Scores and weighted values of per-head keys: the least that any form computes.
   const double attention = 2.0 * keys * info.num_layers * info.num_heads *
                            (head_dim(info, "qk_head_dim") + head_dim(info, "v_head_dim"));
   const double weights = static_cast<double>(info.active_parameters);
+  const double step_tokens = test.prefill ? test.tokens : test.parallel;  // at best
+  const double cache_bytes = static_cast<double>(info.cache.bytes_per_token()) * keys;
   BenchFloor floor;
   floor.flops_per_token = 2.0 * (test.prefill ? weights - head : weights) + attention;
-  const double steps_tokens = test.prefill ? test.tokens : test.parallel;  // at best, in one step
-  const double cache_bytes = static_cast<double>(info.cache.bytes_per_token()) * keys;
-  floor.bytes_per_step = static_cast<double>(info.active_weight_bytes) +
-                         cache_bytes * (test.prefill ? 1 : test.parallel);
-  const double by_bytes = rates.bytes_per_s / floor.bytes_per_step * steps_tokens;
+  floor.bytes_per_step =
+      weight_bytes_of_step(info, config, step_tokens) + cache_bytes * test.parallel;
+  const double by_bytes = rates.bytes_per_s / floor.bytes_per_step * step_tokens;
   const double by_flops = rates.flops_per_s / floor.flops_per_token;
   floor.compute_bound = by_flops < by_bytes;
   floor.tokens_per_s = std::min(by_bytes, by_flops);

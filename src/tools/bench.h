@@ -46,8 +46,11 @@ struct MachineRates {
 Result<BenchResult> run_bench(Session& session, const BenchResult& test, int repetitions);
 // The tests of a plan, in order, without results.
 std::vector<BenchResult> bench_tests(const BenchPlan& plan);
-// Reading the weights and the cache once per step at the measured bandwidth, or the products of the
-// weights and of attention at the measured peak, whichever takes longer.
-BenchFloor bench_floor(const ModelInfo& info, const BenchResult& test, const MachineRates& rates);
+// Reading the weights that a step needs and its cache once at the measured bandwidth, or doing the
+// products of the weights and of attention at the measured peak, whichever takes longer. Several
+// tokens are expected to meet as many distinct experts as a random choice would; `config` is the
+// checkpoint's, for the numbers of experts.
+BenchFloor bench_floor(const ModelInfo& info, const Json& config, const BenchResult& test,
+                       const MachineRates& rates);
 
 }  // namespace glint

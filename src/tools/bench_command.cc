@@ -169,7 +169,8 @@ int run(BenchOptions& options) {
   for (const BenchResult& test : tests) {
     const auto result = run_bench(**session, test, options.plan.repetitions);
     if (!result) return complain(test_name(test) + ": " + result.error().message, kExitFailed);
-    const BenchFloor floor = bench_floor((*session)->plan.info, *result, machine.rates);
+    const BenchFloor floor = bench_floor(
+        (*session)->plan.info, (*session)->plan.checkpoint->config(), *result, machine.rates);
     results.push_back(result_json(*result, floor));
     if (!options.json) print_result(*result, floor);
   }
@@ -195,7 +196,7 @@ Command bench_command() {
               "sequences at\n"
               "once (the sum of their speeds). The floor is the time to read the active weights "
               "and the\n"
-              "cache once per step at the measured bandwidth, or to do the products at the "
+              "cache once at the measured bandwidth, or to do the products at the "
               "measured peak,\n"
               "whichever is longer.",
           .examples = {"glint bench ./GLM-4.7-Flash",

@@ -1,0 +1,157 @@
+// What fits: cgroup limits on a made-up file system, and plans on a made-up model.
+#include "tools/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <fstream>
+
+#include "tools/bench.h"
+
+namespace glint {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class AvailableMemoryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "glint-memory-XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    root_ = name;
+    write("proc/meminfo", "MemTotal: 16000000 kB\nMemFree: 10 kB\nMemAvailable: 8000000 kB\n");
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  void write(const fs::path& path, std::string_view text) {
+    fs::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+  fs::path root_;
+};
+
+TEST_F(AvailableMemoryTest, without_cgroups_it_is_mem_available) {
+  const AvailableMemory memory = available_memory(root_);
+  EXPECT_EQ(memory.bytes, 8000000ull * 1024);
+  EXPECT_EQ(memory.source, "MemAvailable");
+}
+
+TEST_F(AvailableMemoryTest, the_tightest_limit_up_the_tree_counts_without_droppable_pages) {
+  write("proc/self/cgroup", "0::/outer/inner\n");
+  write("sys/fs/cgroup/outer/inner/memory.max", "max\n");
+  write("sys/fs/cgroup/outer/inner/memory.current", "100\n");
+  write("sys/fs/cgroup/outer/memory.max", "1000000\n");
+  write("sys/fs/cgroup/outer/memory.current", "600000\n");
+  write("sys/fs/cgroup/outer/memory.stat", "anon 5\ninactive_file 100000\nactive_file 200000\n");
+  const AvailableMemory memory = available_memory(root_);
+  EXPECT_EQ(memory.bytes, 700000u);
+  EXPECT_EQ(memory.source, "the cgroup's memory.max");
+}
+
+TEST_F(AvailableMemoryTest, version_1_limits_count_too) {
+  write("proc/self/cgroup", "7:cpu:/x\n5:memory:/box\n");
+  write("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "5000\n");
+  write("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "6000\n");
+  EXPECT_EQ(available_memory(root_).bytes, 0u);
+}
+
+// 1 MiB of weights, 64 KiB per page, 4096 positions.
+ModelInfo small_model() {
+  ModelInfo info;
+  info.vocab_size = 256;
+  info.max_position_embeddings = 4096;
+  info.weight_bytes = 1 << 20;
+  info.cache = {"rows", 4, 256};
+  return info;
+}
+
+constexpr std::uint64_t kRoomy = 1ull << 40;
+
+Result<MemoryPlan> plan(MemoryRequest request, std::uint64_t available) {
+  const ModelInfo info = small_model();
+  return plan_memory(info, info.cache, request, {available, "MemAvailable"});
+}
+
+TEST(PlanMemory, the_default_context_is_the_models) {
+  const auto made = plan({.num_sequences = 2}, kRoomy);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->context, 4096);
+  EXPECT_EQ(made->num_pages, 2u * 64);
+  EXPECT_EQ(made->cache, 2u * 64 * 65536);
+}
+
+TEST(PlanMemory, the_default_context_shrinks_to_what_fits) {
+  const auto made = plan({.num_sequences = 1}, (1 << 20) + 1024 + 10 * 65536 + 5);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(made->context, 640);
+}
+
+TEST(PlanMemory, an_explicit_context_is_never_cut_but_refused_with_the_largest_that_fits) {
+  const auto refused = plan({.context = 4096}, (1 << 20) + 1024 + 10 * 65536);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
+  EXPECT_THAT(refused.error().message, HasSubstr("the largest that fits is --ctx 640"));
+  EXPECT_THAT(refused.error().message, HasSubstr("MemAvailable"));
+}
+
+TEST(PlanMemory, float32_rows_take_twice_the_room) {
+  EXPECT_EQ(plan({.context = 64, .wide = true}, kRoomy)->cache, 2u * 65536);
+}
+
+TEST(PlanMemory, the_users_limit_replaces_the_measurement_both_ways) {
+  const auto refused = plan({.context = 64, .limit = 1000}, kRoomy);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("--memory gives 1000 B"));
+  EXPECT_TRUE(plan({.context = 64, .limit = kRoomy}, 0));
+}
+
+TEST(PlanMemory, a_context_beyond_the_model_is_the_users_mistake) {
+  const auto refused = plan({.context = 4097}, kRoomy);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(refused.error().message, HasSubstr("4096 positions"));
+}
+
+TEST(PeakResident, something_is_resident) {
+  EXPECT_GT(peak_resident_bytes(), 100000u);
+}
+
+TEST(BenchFloor, one_token_is_bound_by_its_bytes) {
+  ModelInfo info = small_model();
+  info.active_weight_bytes = 1000;
+  info.active_parameters = 500;
+  const BenchResult test{.tokens = 1, .depth = 9};
+  const BenchFloor floor =
+      bench_floor(info, Json(), test, {.bytes_per_s = 1e6, .flops_per_s = 1e12});
+  EXPECT_DOUBLE_EQ(floor.bytes_per_step, 1000 + 10 * 1024);
+  EXPECT_DOUBLE_EQ(floor.tokens_per_s, 1e6 / 11240);
+  EXPECT_FALSE(floor.compute_bound);
+}
+
+TEST(BenchFloor, more_tokens_read_more_experts_but_never_more_than_all) {
+  ModelInfo info = small_model();
+  info.vocab_size = 0;  // no embedding
+  info.cache = {};
+  info.total_parameters = 1000;
+  info.weight_bytes = 2000;
+  info.active_parameters = 300;
+  info.active_weight_bytes = 600;
+  const Json config = *parse_json(R"({"n_routed_experts": 8, "num_experts_per_tok": 1})");
+  const MachineRates rates{.bytes_per_s = 1e6, .flops_per_s = 1e12};
+  const auto bytes = [&](int parallel) {
+    const BenchResult test{.tokens = 1, .parallel = parallel};
+    return bench_floor(info, config, test, rates).bytes_per_step;
+  };
+  EXPECT_DOUBLE_EQ(bytes(1), 600);
+  EXPECT_GT(bytes(2), 600 + 100);
+  EXPECT_NEAR(bytes(1000), 2000, 1e-6);
+}
+
+TEST(BenchResult, the_median_ignores_outliers) {
+  EXPECT_DOUBLE_EQ((BenchResult{.tokens_per_s = {1, 100, 2}}).median(), 2);
+  EXPECT_DOUBLE_EQ((BenchResult{.tokens_per_s = {4, 2}}).median(), 3);
+}
+
+}  // namespace
+}  // namespace glint
