@@ -361,6 +361,7 @@ std::atomic<int> threads_started = 0;
 TEST(Engine, readies_its_own_thread_for_the_kernels) {
   FakeRig rig(8);
   KernelTable table;
+  threads_started = 0;
   table.thread_start = []() noexcept { ++threads_started; };
   Exec exec{table, rig.pool, rig.workspace};
   Inbox inbox;
