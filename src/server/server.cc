@@ -260,8 +260,9 @@ void Server::State::start_chat(const std::shared_ptr<HttpExchange>& exchange) {
 
 void Server::State::on_stop_signal(int count) {
   if (count > 1) {
+    const bool nothing_is_lost = answers.empty();
     http->close_connections();
-    return finish(false);
+    return finish(nothing_is_lost);
   }
   log_info(fmt::format("stopping: {} requests have {:g} s to end", answers.size(),
                        options.drain_timeout_s));
