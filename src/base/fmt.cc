@@ -1,5 +1,6 @@
-// The one translation unit that compiles {fmt}'s functions. Everywhere else its headers only declare them, which saves
-// seconds per file, and linking them in needs no shared library of the same version at run time.
+// The one translation unit that compiles {fmt}'s functions. Everywhere else its headers only
+// declare them, which saves seconds per file, and linking them in needs no shared library of the
+// same version at run time.
 #include <fmt/format-inl.h>
 
 namespace fmt {
