@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "text/json_text.h"
-#include "text/tool_arguments.h"
+#include "text/tool_call_writer.h"
 
 namespace glint {
 namespace {
@@ -40,20 +40,13 @@ void drop_leading_newlines(std::string& text) {
   text.erase(0, std::min(text.find_first_not_of("\r\n"), text.size()));
 }
 
-std::string json_escaped(std::string_view text) {
-  std::string quoted;
-  append_json_string(quoted, text);
-  return quoted.substr(1, quoted.size() - 2);
-}
-
 }  // namespace
 
 struct OutputParser::State {
   State(const Tokenizer& t, Options o)
       : tokenizer(t),
         detokenizer(t),
-        tools(std::move(o.tools)),
-        with_tools(tools.is_array() && !tools.as_array().empty()),
+        calls(std::move(o.tools), events),
         stops(std::move(o.stops)),
         place(o.starts_in_thinking ? Place::kReasoning : Place::kContent),
         seen_reasoning(o.starts_in_thinking) {
@@ -65,13 +58,12 @@ struct OutputParser::State {
 
   const Tokenizer& tokenizer;
   Detokenizer detokenizer;
-  const Json tools;
-  const bool with_tools;
   std::int32_t marker_ids[std::size(kMarkerTexts)] = {-1, -1, -1, -1, -1, -1, -1, -1, -1};
 
+  std::vector<OutputEvent> events;
+  ToolCallWriter calls;
   StopMatcher stops;
   Place place;
-  std::vector<OutputEvent> events;
 
   bool seen_reasoning;
   int reasoning_tokens = 0;
@@ -82,14 +74,8 @@ struct OutputParser::State {
   bool segment_blank = true;  // no text since the start, or since the last call
   std::string held_space;     // of a blank segment
 
-  int num_calls = 0;  // begun
-  int complete_calls = 0;
-  std::string name;   // raw, kName
-  std::string tool;   // of the call that is open
-  std::string key;    // raw, kKey; trimmed from then on
-  std::string value;  // raw, kValue, unless it streams
-  JsonTypes types = JsonTypes::unknown();
-  bool first_argument = true;
+  std::string name;  // raw, kName
+  std::string key;   // raw, kKey
 
   Marker marker_of(std::int32_t id) const {
     for (int i = 1; i < static_cast<int>(std::size(kMarkerTexts)); ++i) {
@@ -98,17 +84,7 @@ struct OutputParser::State {
     return Marker::kNone;
   }
 
-  void emit(Kind kind, std::string_view text, int index = -1) {
-    const bool joins = kind != Kind::kToolBegin && kind != Kind::kToolEnd;
-    if (joins && text.empty()) return;
-    if (joins && !events.empty() && events.back().kind == kind &&
-        events.back().tool_index == index) {
-      events.back().text += text;
-    } else {
-      events.push_back({kind, std::string(text), index});
-    }
-  }
-  void emit_arguments(std::string_view text) { emit(Kind::kToolArgs, text, num_calls - 1); }
+  void emit(Kind kind, std::string_view text) { append_event(events, kind, text); }
 
   // --- reasoning ---
 
@@ -189,15 +165,13 @@ struct OutputParser::State {
 
   // False when there is no name: then the markup was not a call.
   bool end_name() {
-    tool = trim_ascii(name);
-    if (tool.empty()) {
+    const std::string_view trimmed = trim_ascii(name);
+    if (trimmed.empty()) {
       place = Place::kContent;
       take_content(std::string(text_of(Marker::kToolCall)) + name);
       return false;
     }
-    ++num_calls;
-    first_argument = true;
-    emit(Kind::kToolBegin, tool, num_calls - 1);
+    calls.begin_call(trimmed);
     place = Place::kBetween;
     return true;
   }
@@ -207,47 +181,19 @@ struct OutputParser::State {
     place = Place::kKey;
   }
 
-  void end_key() {
-    key = std::string(trim_ascii(key));
-    place = Place::kBeforeValue;
-  }
-
   void begin_value() {
-    types = argument_types(tools, tool, key);
-    value.clear();
+    calls.begin_argument(trim_ascii(key));
     place = Place::kValue;
-    // Text is shown as it grows; anything else needs its end before its type is known.
-    if (types.only_string()) emit_arguments(opening() + '"');
-  }
-
-  std::string opening() {
-    std::string text = std::exchange(first_argument, false) ? "{" : ", ";
-    append_json_string(text, key);
-    return text + ": ";
-  }
-
-  void take_value(std::string_view text) {
-    if (types.only_string()) {
-      emit_arguments(json_escaped(text));
-    } else {
-      value += text;
-    }
   }
 
   void end_value() {
-    if (types.only_string()) {
-      emit_arguments("\"");
-    } else {
-      emit_arguments(opening() + argument_to_json(value, types));
-    }
+    calls.end_argument();
     place = Place::kBetween;
   }
 
   void end_call() {
     if (place == Place::kValue) end_value();
-    emit_arguments(first_argument ? "{}" : "}");
-    emit(Kind::kToolEnd, "", num_calls - 1);
-    ++complete_calls;
+    calls.end_call();
     place = Place::kContent;
   }
 
@@ -269,7 +215,7 @@ struct OutputParser::State {
           key += text;
           return;
         case Place::kValue:
-          take_value(text);
+          calls.append_value(text);
           return;
         case Place::kBetween:
         case Place::kBeforeValue:
@@ -293,7 +239,7 @@ struct OutputParser::State {
 
   void reasoning_marker(Marker marker) {
     if (marker == Marker::kThinkEnd) return end_reasoning();
-    if (marker == Marker::kToolCall && with_tools) {
+    if (marker == Marker::kToolCall && calls.has_tools()) {
       end_reasoning();
       return begin_name();
     }
@@ -303,8 +249,8 @@ struct OutputParser::State {
   }
 
   void content_marker(Marker marker) {
-    if (marker == Marker::kToolCall && with_tools) return begin_name();
-    const bool at_start = !seen_reasoning && !content_shown && segment_blank && num_calls == 0;
+    if (marker == Marker::kToolCall && calls.has_tools()) return begin_name();
+    const bool at_start = !seen_reasoning && !content_shown && segment_blank && calls.begun() == 0;
     if (at_start && (marker == Marker::kThink || marker == Marker::kThinkEnd)) {
       seen_reasoning = true;
       held_space.clear();
@@ -339,11 +285,11 @@ struct OutputParser::State {
         if (in_value) end_value();
         return begin_key();
       case Marker::kArgKeyEnd:
-        if (place == Place::kKey) return end_key();
-        break;
-      case Marker::kArgValue:
-        if (place == Place::kKey) end_key();
-        if (place == Place::kBeforeValue) return begin_value();
+        if (place != Place::kKey) break;
+        place = Place::kBeforeValue;
+        return;
+      case Marker::kArgValue:  // its key may have gone without an end
+        if (place == Place::kKey || place == Place::kBeforeValue) return begin_value();
         break;
       case Marker::kArgValueEnd:
         if (in_value) return end_value();
@@ -386,7 +332,7 @@ struct OutputParser::State {
   }
 
   void finish_content() {
-    if (segment_blank && !content_shown && num_calls == 0) {
+    if (segment_blank && !content_shown && calls.begun() == 0) {
       drop_leading_newlines(held_space);
       show_content(std::exchange(held_space, {}));
     }
@@ -434,7 +380,7 @@ int OutputParser::reasoning_tokens() const {
   return state_->reasoning_tokens;
 }
 int OutputParser::complete_tool_calls() const {
-  return state_->complete_calls;
+  return state_->calls.complete();
 }
 
 }  // namespace glint
