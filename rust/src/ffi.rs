@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Once;
 
 use crate::template::ChatTemplate;
 use crate::tokenizer::{EncodeMode, TextTokenizer};
@@ -60,12 +61,19 @@ unsafe fn text_of<'a>(data: *const u8, len: usize) -> Cow<'a, str> {
     String::from_utf8_lossy(std::slice::from_raw_parts(data, len))
 }
 
+/// A panic is reported as a status, never on stderr.
+fn silence_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+}
+
 /// Runs `body`; on failure writes the message and gives the status.
 unsafe fn guarded<T>(
     error: *mut TcBytes,
     body: impl FnOnce() -> Result<T, Failure>,
     store: impl FnOnce(T),
 ) -> i32 {
+    silence_panics();
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => {
             store(value);
