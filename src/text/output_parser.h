@@ -1,5 +1,6 @@
-// One answer's tokens to reasoning, content and tool calls, incrementally, independent of how the stream is cut.
-// GLM variants (4.5/4.6 with newlines, 4.7 and later compact); markers are recognised by token id.
+// One answer's tokens to reasoning, content and tool calls, incrementally, independent of how the
+// stream is cut. GLM variants (4.5/4.6 with newlines, 4.7 and later compact); markers are
+// recognised by token id.
 #pragma once
 
 #include <cstdint>

@@ -218,7 +218,7 @@ TEST(Tokenizer, very_long_texts_take_time_in_proportion) {
     const auto start = std::chrono::steady_clock::now();
     const Ids ids = demo_tokenizer().encode(demo_tokenizer().guard(text));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    EXPECT_LT(took.count(), 20.0) << unit;
+    EXPECT_LT(took.count(), 60.0) << unit;
     EXPECT_EQ(demo_tokenizer().decode(ids).size() >= text.size(), true);
   }
 }
