@@ -95,6 +95,13 @@ template <typename F, int R, int C>
   constexpr std::size_t kStepBytes = F::kStep * sizeof(typename F::Stored);
   int i = 0;
   for (; i + F::kStep <= k; i += F::kStep, x += F::kStep, w += kStepBytes) {
+    // The same place of the rows that most callers take next: they begin on other pages, which the
+    // processor does not foresee. Past the last row that is a harmless hint.
+    GLINT_UNROLL
+    for (int c = 0; c < C; ++c) {
+      _mm_prefetch(reinterpret_cast<const char*>(w + static_cast<std::size_t>(C + c) * w_stride),
+                   _MM_HINT_T1);
+    }
     GLINT_UNROLL
     for (int vector = 0; vector < F::kVectors; ++vector) {
       typename F::Reg xs[R];

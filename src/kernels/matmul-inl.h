@@ -23,7 +23,6 @@ struct Matmul {
   using Packed = typename F::Packed;
   static constexpr int kTileRows = V::kTileRows;
   static constexpr int kPiece = 512;  // elements of K, a multiple of every kStep
-  static constexpr int kPrefetchBytes = 2048;
 
   static std::size_t row_stride(int k) { return static_cast<std::size_t>(round_up(k, F::kStep)); }
 
