@@ -52,7 +52,8 @@ enum {
 };
 int32_t tc_tokenizer_encode(const TcTokenizer* tokenizer, const uint8_t* text, size_t len, int32_t mode, TcIds* out,
                             TcBytes* error);
-/* The text with a guard (U+E000) inside everything that is, or could join into, an added token; other guards dropped. */
+/* The text with a guard (U+E000) inside every added token's look-alike, and after an end that could begin one; other
+ * guards are dropped. */
 int32_t tc_tokenizer_guard(const TcTokenizer* tokenizer, const uint8_t* text, size_t len, TcBytes* out,
                            TcBytes* error);
 

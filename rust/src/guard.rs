@@ -6,12 +6,14 @@ use aho_corasick::{AhoCorasick, MatchKind};
 
 pub const GUARD: char = '\u{E000}';
 
-/// Finds where text is, or could join with its neighbours into, an added token.
+/// Bound on the squared lengths of all added tokens, far above what any model has.
+const MAX_HEADS_SIZE: usize = 64 << 20;
+
+/// Finds where text is an added token, or ends like the beginning of one, which what follows it could complete.
 pub struct GuardFinder {
     tokens: AhoCorasick,
     first_char_len: Vec<usize>,
     heads: HashSet<String>, // proper prefixes of tokens
-    tails: HashSet<String>, // proper suffixes
     longest: usize,         // bytes of the longest token
 }
 
@@ -19,16 +21,18 @@ impl GuardFinder {
     pub fn new(contents: &[String]) -> Result<Self, String> {
         let contents: Vec<&str> =
             contents.iter().map(String::as_str).filter(|c| !c.is_empty()).collect();
+        let heads_size: usize = contents.iter().map(|c| c.len().saturating_mul(c.len())).sum();
+        if heads_size > MAX_HEADS_SIZE {
+            return Err("the added tokens are too long".to_owned());
+        }
         let tokens = AhoCorasick::builder()
             .match_kind(MatchKind::Standard)
             .build(&contents)
             .map_err(|e| e.to_string())?;
         let mut heads = HashSet::new();
-        let mut tails = HashSet::new();
         for content in &contents {
             for (index, _) in content.char_indices().skip(1) {
                 heads.insert(content[..index].to_owned());
-                tails.insert(content[index..].to_owned());
             }
         }
         Ok(GuardFinder {
@@ -38,7 +42,6 @@ impl GuardFinder {
                 .map(|c| c.chars().next().map_or(0, char::len_utf8))
                 .collect(),
             heads,
-            tails,
             longest: contents.iter().map(|c| c.len()).max().unwrap_or(0),
         })
     }
@@ -56,9 +59,6 @@ impl GuardFinder {
         }
         if self.ends_in_head(&clean) {
             places.push(clean.len());
-        }
-        if self.starts_with_tail(&clean) {
-            places.push(0);
         }
         if places.is_empty() {
             return clean;
@@ -79,11 +79,6 @@ impl GuardFinder {
     fn ends_in_head(&self, text: &str) -> bool {
         let longest = self.longest.min(text.len());
         (1..=longest).any(|n| text.get(text.len() - n..).is_some_and(|s| self.heads.contains(s)))
-    }
-
-    fn starts_with_tail(&self, text: &str) -> bool {
-        let longest = self.longest.min(text.len());
-        (1..=longest).any(|n| text.get(..n).is_some_and(|s| self.tails.contains(s)))
     }
 }
 
@@ -118,10 +113,15 @@ mod tests {
     }
 
     #[test]
-    fn look_alikes_that_need_a_neighbour_are_broken_at_the_edge() {
+    fn look_alikes_that_what_follows_could_complete_are_broken_at_the_end() {
         let f = finder(&["<|user|>"]);
         assert_eq!(show(&f.guard("x <|us")), "x <|us*");
-        assert_eq!(show(&f.guard("er|> x")), "*er|> x");
+        assert_eq!(show(&f.guard("er|> x")), "er|> x");
+    }
+
+    #[test]
+    fn absurdly_long_tokens_are_refused() {
+        assert!(GuardFinder::new(&["x".repeat(100_000)]).is_err());
     }
 
     #[test]

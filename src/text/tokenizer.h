@@ -39,9 +39,8 @@ class Tokenizer {
   // A rendered prompt in which kGuard (below) marks added-token look-alikes that came from
   // messages: those are encoded as text, everything else as encode() does.
   std::vector<std::int32_t> encode_guarded(std::string_view rendered) const;
-  // Inserts kGuard into every look-alike of an added token inside `text`, and at an edge of `text`
-  // that could join with its neighbour into one; drops stray guards. tojson writes guards as they
-  // are, whatever its flags.
+  // Inserts kGuard into every look-alike of an added token inside `text`, and after an end that the
+  // text behind it could complete to one; drops stray guards. tojson writes guards as they are.
   std::string guard(std::string_view text) const;
   static constexpr std::string_view kGuard = "\xEE\x80\x80";  // U+E000, private use
   static std::string remove_guards(std::string_view rendered);
