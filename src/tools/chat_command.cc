@@ -89,8 +89,8 @@ void Conversation::greet() const {
   const ModelInfo& info = session_.plan.info;
   const SessionOptions& used = session_.plan.options;
   const bool demo = used.model.empty() || used.model == "demo";
-  std::fputs(fmt::format("{}{} ({:.1f} M parameters), {} on {} threads, context {} tokens\n",
-                         demo ? "The demo model of glint: " : "", info.family,
+  std::fputs(fmt::format("{}{:.1f} M parameters, {} on {} threads, context {} tokens\n",
+                         demo ? "The demo model of glint: " : info.family + ": ",
                          static_cast<double>(info.total_parameters) / 1e6, used.isa, used.threads,
                          used.context)
                  .c_str(),

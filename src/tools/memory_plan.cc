@@ -131,7 +131,7 @@ Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
   MemoryPlan plan;
   plan.limit = request.limit > 0 ? request.limit : available.bytes;
   plan.limit_source = request.limit > 0 ? "--memory" : available.source;
-  plan.weights = info.weight_bytes;
+  plan.weights = request.mapped_weights ? 0 : info.weight_bytes;
   plan.logits = static_cast<std::uint64_t>(request.num_sequences) *
                 static_cast<std::uint64_t>(info.vocab_size) * sizeof(float);
   const std::uint64_t fixed = plan.weights + plan.logits;

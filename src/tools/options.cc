@@ -66,6 +66,9 @@ void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
   declare_fixed(flags, "--kv-cache,--kv-cache-dtype", {"bf16", "auto"},
                 "format of the cache (default bf16)");
 
+  flags.toggle(
+      "--mmap", &options->mapped_weights,
+      "leave the weights in the file: starts at once and may exceed memory, but runs slower");
   flags.group("Computation");
   flags.integer("-t,--threads", &options->threads, "N",
                 "threads (default: one per physical core that this process may use)", 1, 4096);

@@ -1,10 +1,10 @@
 // `glint serve`: the HTTP server around one engine.
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <sstream>
@@ -111,16 +111,17 @@ Status resolve(ServeOptions& options) {
   return {};
 }
 
-// What a signal handler may reach; set while the server runs.
+// What a signal handler may reach; null while there is nothing to drain.
 std::atomic<Server*> g_server{nullptr};
 static_assert(std::atomic<Server*>::is_always_lock_free);
 
 void on_stop_signal(int) {
-  if (Server* server = g_server.load(); server != nullptr) server->request_stop();
+  Server* server = g_server.load();
+  if (server == nullptr) _exit(kExitOk);
+  server->request_stop();
 }
 
-void catch_stop_signals(Server& server) {
-  g_server.store(&server);
+void catch_stop_signals() {
   struct sigaction action = {};
   action.sa_handler = on_stop_signal;
   action.sa_flags = SA_RESTART;
@@ -142,14 +143,12 @@ int run(ServeOptions& options) {
     const bool usage = server.error().code == ErrorCode::kInvalidArgument;
     return complain(server.error().message, usage ? kExitUsage : kExitFailed);
   }
-  catch_stop_signals(**server);
+  catch_stop_signals();
   log_info(fmt::format("listening on {}", (*server)->url()));
   auto session = load_session(std::move(*plan), {});
-  if (!session) {
-    g_server.store(nullptr);
-    return complain(session.error().message, refusal_exit_code(session.error()));
-  }
+  if (!session) return complain(session.error().message, refusal_exit_code(session.error()));
   (*server)->attach(*(*session)->engine, (*session)->plan.text, (*session)->plan.info);
+  g_server.store(server->get());
   log_info(fmt::format("ready: {} as {}", (*session)->plan.info.family,
                        options.server.served_names.front()));
   const bool clean = (*server)->run();

@@ -128,6 +128,7 @@ Result<SessionPlan> plan_session(SessionOptions options) {
   request.context = options.context;
   request.num_sequences = options.max_sequences;
   request.wide = options.compute == "f32";
+  request.mapped_weights = options.mapped_weights;
   request.limit = options.memory_limit;
   GLINT_TRY(plan.memory, plan_memory(plan.info, plan.info.cache, request, available_memory()));
 
@@ -152,6 +153,8 @@ Result<std::unique_ptr<Session>> load_session(
   load.compute = options.compute == "f32" ? Compute::kF32 : Compute::kBf16;
   if (options.deterministic) load.latent_form = LatentForm::kAbsorbed;
   load.max_batch_tokens = std::max(options.chunk, options.max_sequences);
+  load.placement = options.mapped_weights ? WeightPlacement::kMapped : WeightPlacement::kResident;
+  load.pool = session->pool.get();
   load.progress = std::move(progress);
   GLINT_TRY_MODEL(session->model, load_model(session->plan.checkpoint, load));
   session->cache = std::make_unique<Cache>(session->model->cache_spec(),

@@ -35,6 +35,7 @@ struct SessionOptions {
   std::string compute = "bf16";  // or "f32"
   bool deterministic = false;
   bool prefix_cache = true;
+  bool mapped_weights = false;     // weights stay in the file instead of memory of their own
   std::uint64_t memory_limit = 0;  // bytes; 0: what is available
   std::string chat_template;       // a file that replaces the checkpoint's; empty: none
   bool text = true;                // false: no tokenizer or template is read
