@@ -33,6 +33,17 @@ Json merged_kwargs(const Json& defaults, Json own) {
   return own;
 }
 
+// What ends an answer that the engine had taken on.
+ApiError run_error(const Error& error, bool has_time_limit) {
+  if (error.code == ErrorCode::kCancelled && has_time_limit) {
+    return error_of_status(408,
+                           "The request took longer than this server allows (--request-timeout).");
+  }
+  if (error.code == ErrorCode::kExhausted)
+    return {503, "unavailable_error", "cache_full", "", error.message};
+  return error_of(error);
+}
+
 HttpResponse stream_head() {
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
@@ -58,6 +69,7 @@ void ChatAnswer::start(Worker& worker) {
 }
 
 void ChatAnswer::prepare() {
+  if (unwanted_.load(std::memory_order_relaxed)) return;
   auto started = std::make_shared<std::expected<Started, ApiError>>(start_turns());
   mailbox_->post([weak = weak_from_this(), started] {
     const auto self = weak.lock();
@@ -138,14 +150,8 @@ void ChatAnswer::on_delta(int choice, const ChatDelta& delta) {
     usages_[index].usage = delta.usage;
     return;
   }
-  if (delta.finish_reason == "error") {
-    const bool too_late =
-        delta.error.code == ErrorCode::kCancelled && model_->request_timeout_s > 0;
-    return abort(
-        too_late ? error_of_status(
-                       408, "The request took longer than this server allows (--request-timeout).")
-                 : error_of(delta.error));
-  }
+  if (delta.finish_reason == "error")
+    return abort(run_error(delta.error, model_->request_timeout_s > 0));
   if (delta.finish_reason == "cancelled") return abort(draining_error());
   usages_[index].usage.completion_tokens += static_cast<int>(delta.tokens.size());
   if (delta.kind == ChatDelta::Kind::kFinished)
@@ -218,6 +224,7 @@ void ChatAnswer::abort(const ApiError& error) {
 void ChatAnswer::end() {
   if (ended_) return;
   ended_ = true;
+  unwanted_.store(true, std::memory_order_relaxed);
   turns_.clear();  // cancels what still runs
   early_.clear();
   if (const auto callback = std::exchange(on_end_, nullptr)) callback(this);

@@ -3,6 +3,7 @@
 // drain or a failure end it early.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -66,6 +67,8 @@ class ChatAnswer : public std::enable_shared_from_this<ChatAnswer> {
   const std::shared_ptr<HttpExchange> exchange_;
   const std::shared_ptr<Mailbox> mailbox_;
   std::function<void(ChatAnswer*)> on_end_;
+  // Set with ended_, for the worker: what it would prepare is wanted no more.
+  std::atomic<bool> unwanted_{false};
 
   // I/O thread only, like all that follows.
   std::optional<ChatCall> call_;  // once the turns run

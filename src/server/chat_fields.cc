@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <functional>
 #include <limits>
@@ -14,6 +15,9 @@ namespace {
 
 constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
 constexpr int kMaxTopLogprobs = 20;
+// A parsed value takes many times the two bytes it may have as text, so that bodies are bounded in
+// values too.
+constexpr std::ptrdiff_t kMaxValues = 2'000'000;
 
 // Accepted for their clients' sake; they change nothing that is promised.
 constexpr const char* kIgnored[] = {"user",
@@ -286,6 +290,11 @@ void read_salt(FieldReader& fields, ChatCall& call) {
 }  // namespace
 
 std::expected<ChatCall, ApiError> parse_chat_call(std::string_view body, int max_n) {
+  if (std::ranges::count_if(body, [](char c) { return c == ',' || c == '[' || c == '{'; }) >
+      kMaxValues) {
+    return std::unexpected(bad_request(
+        "", fmt::format("The body has more than {} JSON values.", kMaxValues), "invalid_json"));
+  }
   auto parsed = parse_json(body);
   if (!parsed) {
     return std::unexpected(

@@ -36,6 +36,7 @@ constexpr std::size_t kReadBytes = 16u << 10;
 // news of a closed client.
 constexpr std::size_t kMaxAheadBytes = 64u << 10;
 constexpr double kLingerSeconds = 2;
+constexpr std::size_t kMaxLingerBytes = 16u << 20;
 
 std::chrono::nanoseconds duration(double seconds) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, 1e9) * 1e9));
@@ -143,6 +144,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::steady_timer read_timer_, write_timer_, ping_timer_;
   std::string sending_, queued_;
   std::size_t num_sent_ = 0;  // of sending_
+  std::size_t num_lingered_ = 0;
   bool writing_ = false;
   std::string ping_;
   double ping_s_ = 0;
@@ -233,8 +235,9 @@ void Connection::on_read(error_code error, std::size_t nbytes) {
   buffer_.commit(nbytes);
   switch (state_) {
     case State::kLinger:
+      num_lingered_ += nbytes;
       buffer_.consume(buffer_.size());
-      return read();
+      return num_lingered_ > kMaxLingerBytes ? close() : read();
     case State::kBusy:
       return read();
     default:

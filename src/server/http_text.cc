@@ -1,6 +1,5 @@
 #include "server/http_text.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -57,12 +56,29 @@ std::string_view status_text(int status) {
   }
 }
 
+namespace {
+
+// IMF-fixdate of RFC 9110, whatever the locale.
+std::string date_header() {
+  constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                     "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  return fmt::format("Date: {}, {:02} {} {} {:02}:{:02}:{:02} GMT\r\n", kDays[utc.tm_wday],
+                     utc.tm_mday, kMonths[utc.tm_mon], utc.tm_year + 1900, utc.tm_hour, utc.tm_min,
+                     utc.tm_sec);
+}
+
+}  // namespace
+
 std::string response_head(const HttpResponse& response, std::string_view framing,
                           const HttpOptions& options, std::string_view request_id,
                           bool keep_alive) {
-  std::string head = fmt::format(
-      "HTTP/1.1 {} {}\r\nServer: {}\r\nDate: {:%a, %d %b %Y %H:%M:%S} GMT\r\n", response.status,
-      status_text(response.status), options.server_header, fmt::gmtime(std::time(nullptr)));
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\nServer: {}\r\n", response.status,
+                                 status_text(response.status), options.server_header);
+  head += date_header();
   if (!request_id.empty()) head += fmt::format("x-request-id: {}\r\n", request_id);
   if (!response.content_type.empty() && response.status != 204) {
     head += fmt::format("Content-Type: {}\r\n", response.content_type);

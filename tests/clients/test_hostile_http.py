@@ -69,7 +69,7 @@ def test_floods_are_refused_and_memory_stays_flat(served):
     for head, piece, status in floods:
         with connect(served) as connection:
             connection.sendall(head)
-            assert send_all_it_takes(connection, piece, 100 * MIB) < 20 * MIB
+            assert send_all_it_takes(connection, piece, 100 * MIB) < 60 * MIB
             try:
                 assert connection.recv(12).endswith(status)
             except ConnectionResetError:

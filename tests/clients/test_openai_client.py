@@ -268,10 +268,10 @@ def test_a_client_that_leaves_frees_its_slot(stream):
         else:
             with pytest.raises(openai.APITimeoutError):
                 ask(lone.client(timeout=0.5), **ENDLESS)
-        begun = time.monotonic()
         assert ask(lone.client(), max_tokens=2).usage.completion_tokens == 2
-        # The abandoned answer alone would hold the only slot for many times as long.
-        assert time.monotonic() - begun < 5
+        # There is one slot: had the first answer run to its end, the log would say so before the second one's line.
+        lines = [line for line in lone.log().splitlines() if "generated" in line]
+        assert len(lines) == 1 and " 2 generated" in lines[0]
 
 
 def test_a_full_queue_is_told_so():
@@ -312,4 +312,4 @@ def test_a_second_signal_does_not_wait():
         time.sleep(0.2)
         begun = time.monotonic()
         assert running.stop(signal.SIGINT) != 0
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 15

@@ -157,6 +157,9 @@ TEST(chat_fields, bodies_that_are_no_request) {
   EXPECT_EQ(code(deep), " invalid_json");
   for (int level = 0; level < 10000; ++level) deep += "]";
   EXPECT_EQ(code(deep + "}"), " invalid_json");
+  std::string wide = R"({"messages":[],"x":[0)";
+  for (int value = 0; value < 2'000'000; ++value) wide += ",0";
+  EXPECT_EQ(code(wide + "]}"), " invalid_json");
 }
 
 }  // namespace

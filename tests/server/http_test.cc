@@ -217,9 +217,9 @@ TEST_F(HttpTest, oversized_bodies_are_refused_early) {
 
 TEST_F(HttpTest, slow_headers_bodies_and_idle_connections_end) {
   HttpOptions options;
-  options.header_timeout_s = 0.1;
-  options.body_idle_timeout_s = 0.1;
-  options.keep_alive_timeout_s = 0.1;
+  options.header_timeout_s = 0.5;
+  options.body_idle_timeout_s = 0.5;
+  options.keep_alive_timeout_s = 0.5;
   start(options);
   TestClient header(server->port()), body(server->port()), idle(server->port());
   header.send("GET /echo HTTP/1.1\r\nHos");
@@ -231,7 +231,7 @@ TEST_F(HttpTest, slow_headers_bodies_and_idle_connections_end) {
   EXPECT_EQ(idle.buffer(), "");
   // A trickle of headers does not buy time.
   TestClient trickle(server->port());
-  for (int count = 0; count < 50 && trickle.send("X"); ++count) std::this_thread::sleep_for(10ms);
+  for (int count = 0; count < 100 && trickle.send("X"); ++count) std::this_thread::sleep_for(10ms);
   EXPECT_EQ(trickle.response().status, 408);
 }
 
