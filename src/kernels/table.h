@@ -26,7 +26,7 @@ struct MatmulArgs {
   const void* x = nullptr;  // packed by the same MatmulKernels: rows x k
   int rows = 0;
   int k = 0;
-  const std::byte* w = nullptr;          // row 0 of the weight; row n is w + n * w_stride
+  const std::byte* w = nullptr;          // row 0; row n is w + n * w_stride; any alignment
   std::size_t w_stride = 0;              // bytes
   int n0 = 0, n1 = 0;                    // n0 a multiple of kColumnBlock
   float* y = nullptr;                    // y[y_rows ? y_rows[r] : r][n] at y + row * y_stride + n
@@ -89,7 +89,7 @@ struct AttendArgs {
   float* sum = nullptr;  // [rows]
   float* out = nullptr;  // [rows, dv], out_stride floats between rows
   std::size_t out_stride = 0;
-  std::byte* scratch = nullptr;  // scratch_bytes(rows, dk, dv)
+  std::byte* scratch = nullptr;  // scratch_bytes(rows, dk, dv), 64-byte aligned
 };
 
 struct AttendKernels {
