@@ -11,14 +11,16 @@ namespace glint {
 
 enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx };  // ascending preference
 
-std::string_view isa_name(Isa isa);              // "scalar", "avx2", "avx512", "avx512bf16", "amx"
-std::vector<Isa> available_isas();               // by CPUID, operating system state and (AMX) permission; never empty
-// "auto" (or "") picks the best available, or what the environment's GLINT_ISA says. Unknown or unavailable: an error
-// listing what there is.
+std::string_view isa_name(Isa isa);  // "scalar", "avx2", "avx512", "avx512bf16", "amx"
+std::vector<Isa>
+available_isas();  // by CPUID, operating system state and (AMX) permission; never empty
+// "auto" (or "") picks the best available, or what the environment's GLINT_ISA says. Unknown or
+// unavailable: an error listing what there is.
 Result<Isa> choose_isa(std::string_view name);
 
 struct KernelTable;
-// The table of an available ISA. For AMX the calling thread (and each worker, through Exec) asks the kernel for tile state.
+// The table of an available ISA. For AMX the calling thread (and each worker, through Exec) asks
+// the kernel for tile state.
 const KernelTable& kernel_table(Isa isa);
 
 }  // namespace glint
