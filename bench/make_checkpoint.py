@@ -174,6 +174,9 @@ def main():
         weight_map.update({name: file for name, _, _ in part})
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (arguments.out / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+    if not arguments.no_tokenizer:  # the end tokens must be those of the tokenizer beside them
+        demo = json.loads((DEMO / "config.json").read_text())
+        config |= {key: demo[key] for key in ("eos_token_id", "pad_token_id")}
     (arguments.out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     generation = {"do_sample": False, "eos_token_id": config["eos_token_id"], "pad_token_id": config["pad_token_id"]}
     (arguments.out / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
