@@ -6,10 +6,13 @@ import os
 import pathlib
 import subprocess
 
+import numpy
 import pytest
+from safetensors.numpy import load_file
 
-GLINT = os.environ["GLINT_BIN"]
-DEMO = pathlib.Path(__file__).resolve().parents[2] / "models" / "demo"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GLINT = os.environ.get("GLINT_BIN", str(ROOT / "build" / "glint"))
+DEMO = ROOT / "models" / "demo"
 TASKS = DEMO / "evals.jsonl"
 NEAR_TIE = 1e-3  # of the reference's own logits, on the way to an answer
 
@@ -48,3 +51,23 @@ def test_bf16_accuracy_is_within_one_item_per_task(reference):
 def test_perplexity_of_the_held_out_text_equals_the_reference(reference):
     mine = score("--text", DEMO / "text_heldout.txt", "--compute", "f32")
     assert mine["perplexity"] == pytest.approx(math.exp(reference["perplexity"]["mean_nll"]), rel=1e-4)
+
+
+def log_softmax(x):
+    x = x.astype(numpy.float64) - x.max(axis=-1, keepdims=True)
+    return x - numpy.log(numpy.exp(x).sum(axis=-1, keepdims=True))
+
+
+def test_bf16_diverges_little_from_f32(reference, tmp_path):
+    prompts = [item["prompt_ids"] + item["output_ids"] for item in reference["outputs"][::8]]
+    (tmp_path / "ids.json").write_text(json.dumps(prompts))
+    logits = {}
+    for compute in ("f32", "bf16"):
+        score("--ids", tmp_path / "ids.json", "-o", tmp_path / compute, "--compute", compute)
+        logits[compute] = load_file(tmp_path / compute)
+    divergence = []
+    for name, exact in logits["f32"].items():
+        exact, rounded = log_softmax(exact), log_softmax(logits["bf16"][name])
+        divergence += (numpy.exp(exact) * (exact - rounded)).sum(axis=-1).tolist()
+    assert len(divergence) > 1000
+    assert numpy.mean(divergence) < 1e-3
