@@ -1,4 +1,5 @@
 // The program `glint`.
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -7,7 +8,7 @@
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
-  return glint::run_program(
+  const int code = glint::run_program(
       {
           glint::chat_command(),
           glint::run_command(),
@@ -18,4 +19,7 @@ int main(int argc, char** argv) {
           glint::tokenize_command(),
       },
       arguments);
+  // A full disk or a closed pipe shows when the last bytes go out.
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  return glint::complain("the output could not be written", glint::kExitFailed);
 }

@@ -247,6 +247,12 @@ int run(const ChatOptions& options) {
   }
   auto session = open_session(options.session);
   if (!session) return complain(session.error().message, refusal_exit_code(session.error()));
+  if (!(*session)->plan.text->has_template()) {
+    return complain(
+        "this model has no chat template (chat_template.jinja, or chat_template in "
+        "tokenizer_config.json): give one with --chat-template FILE, or use `glint run --raw`",
+        kExitRefused);
+  }
   return Conversation(**session, options).run();
 }
 

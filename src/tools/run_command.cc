@@ -134,10 +134,7 @@ int run(const RunOptions& options) {
     if (!options.json) printer.show(event);
   });
   if (!options.json) printer.finish();
-  if (!result) {
-    const bool usage = result.error().code == ErrorCode::kInvalidArgument;
-    return complain(result.error().message, usage ? kExitUsage : kExitFailed);
-  }
+  if (!result) return complain(result.error().message, turn_exit_code(result.error()));
   if (options.json) print_json(*result);
   if (colors && !options.json)
     std::puts(("\033[2m" + speed_line(result->usage) + "\033[0m").c_str());

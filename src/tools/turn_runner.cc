@@ -14,6 +14,8 @@
 #include <mutex>
 #include <utility>
 
+#include "tools/program.h"
+
 namespace glint {
 namespace {
 
@@ -117,6 +119,18 @@ Result<TurnResult> run_turn(Session& session, ChatRequest request,
       result.reasoning_tokens = delta.reasoning_tokens;
       return result;
     }
+  }
+}
+
+int turn_exit_code(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kInvalidArgument:
+      return kExitUsage;
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kNotFound:
+      return kExitRefused;
+    default:
+      return kExitFailed;
   }
 }
 

@@ -25,6 +25,10 @@ struct TurnResult {
 Result<TurnResult> run_turn(Session& session, ChatRequest request,
                             const std::function<void(const OutputEvent&)>& show);
 
+// The exit code of a turn's error: the request was wrong (2), the model cannot do it (3), or it
+// failed.
+int turn_exit_code(const Error& error);
+
 // From the first call on, SIGINT sets a flag instead of ending the program; run_turn cancels its
 // turn when it sees it. Returns and clears the flag.
 void catch_interrupts();

@@ -26,6 +26,7 @@ def chat(glint, environment):
 def test_a_conversation_with_thinking_and_speed(chat):
     terminal = chat()
     assert "demo model" in terminal.plain() and "/help" in terminal.plain()
+    assert "loading [" in terminal.raw and "100%" in terminal.raw
     terminal.type("What is 17 + 25?\r")
     terminal.expect("7+5=12")  # thinking
     terminal.expect("17 + 25 = 42")

@@ -4,6 +4,7 @@ import json
 import pathlib
 import shutil
 import struct
+import subprocess
 import time
 
 import pytest
@@ -137,6 +138,23 @@ def baseline(run):
 
 def test_the_copy_itself_works(run, model):
     assert run("run", model, "-p", "What is 17 + 25?").stdout == "17 + 25 = 42\n"
+
+
+def test_without_a_chat_template_only_raw_text_works(run, model, tmp_path):
+    (model / "chat_template.jinja").unlink()
+    for command in (["chat"], ["run", "-p", "x"]):
+        done = run(command[0], model, *command[1:])
+        assert done.returncode == 3 and "--chat-template" in done.stderr, done.stderr
+    assert run("run", model, "--raw", "-p", "Once", "-n", 2).returncode == 0
+    (tmp_path / "mine.jinja").write_text("[gMASK]<sop><|user|>{{ messages[0].content }}<|assistant|></think>")
+    done = run("run", model, "-p", "What is 3 + 4?", "--chat-template", "mine.jinja")
+    assert done.stdout == "3 + 4 = 7\n", done.stderr
+
+
+def test_output_that_cannot_be_written_is_a_failure(glint, environment):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([glint, "tokenize", "demo", "--ids", "Hello"], stdout=full, stderr=subprocess.PIPE, env=environment)
+    assert done.returncode == 1 and b"could not be written" in done.stderr
 
 
 def test_a_folder_that_is_not_there(run):
