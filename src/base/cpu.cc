@@ -146,8 +146,8 @@ Quota cgroup_quota(const fs::path& root) {
     const auto first = line.find(':');
     const auto second = first == std::string_view::npos ? first : line.find(':', first + 1);
     if (second == std::string_view::npos) continue;
-    const std::string controllers =
-        "," + std::string(line.substr(first + 1, second - first - 1)) + ",";
+    std::string controllers(1, ',');
+    controllers.append(line.substr(first + 1, second - first - 1)).push_back(',');
     const fs::path group = std::string(line.substr(second + 1));
     if (controllers == ",,") {
       walk_up(mount, group, quota, read_cpu_max);

@@ -20,7 +20,7 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-GLINT_TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
+GLINT_TARGET_BEGIN("avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 
 #include "kernels/amx/attend-inl.h"
 #include "kernels/amx/matmul-inl.h"
@@ -43,9 +43,9 @@ GLINT_TARGET_END
 namespace glint::test {
 namespace {
 
-bool has_avx512() {
+bool has_avx512bf16() {
   const auto isas = available_isas();
-  return std::find(isas.begin(), isas.end(), Isa::kAvx512) != isas.end();
+  return std::find(isas.begin(), isas.end(), Isa::kAvx512Bf16) != isas.end();
 }
 
 struct Buffer {
@@ -82,7 +82,7 @@ struct Product {
 };
 
 TEST(EmulatedTiles, products_agree_with_the_scalar_table_over_odd_shapes) {
-  if (!has_avx512()) GTEST_SKIP() << "needs AVX-512";
+  if (!has_avx512bf16()) GTEST_SKIP() << "needs AVX-512 BF16";
   Random random(1);
   for (const int rows : {1, 2, 3, 16, 17, 33, 47, 65}) {
     for (const int k : {1, 31, 32, 40, 96, 130}) {
@@ -104,7 +104,7 @@ TEST(EmulatedTiles, products_agree_with_the_scalar_table_over_odd_shapes) {
 }
 
 TEST(EmulatedTiles, hidden_values_come_out_packed_for_the_next_product) {
-  if (!has_avx512()) GTEST_SKIP() << "needs AVX-512";
+  if (!has_avx512bf16()) GTEST_SKIP() << "needs AVX-512 BF16";
   Random random(2);
   for (const int rows : {1, 19, 40}) {
     for (const int f : {8, 32, 40, 72, 96}) {
@@ -161,7 +161,7 @@ TEST(EmulatedTiles, hidden_values_come_out_packed_for_the_next_product) {
 }
 
 TEST(EmulatedTiles, attention_agrees_with_the_scalar_table_over_odd_heads) {
-  if (!has_avx512()) GTEST_SKIP() << "needs AVX-512";
+  if (!has_avx512bf16()) GTEST_SKIP() << "needs AVX-512 BF16";
   Random random(3);
   for (const auto& [dk, dv] : {std::pair{576, 512}, {256, 256}, {40, 32}, {17, 9}, {96, 128}}) {
     for (const auto& [rows, keys] : {std::pair{1, 1}, {5, 63}, {16, 64}, {20, 100}, {33, 256}}) {

@@ -17,7 +17,7 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-GLINT_TARGET_BEGIN("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
+GLINT_TARGET_BEGIN("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 
 #include "kernels/amx/attend-inl.h"
 #include "kernels/amx/matmul-inl.h"

@@ -19,6 +19,8 @@ template <typename T>
 struct TileAttend {
   static constexpr int kKeyTiles = kAttendSpan / kTileK;  // tiles of 32 keys in a span
 
+  static constexpr int kScores = kAttendSpan * kRowBlock;  // scores of one row block
+
   struct Scratch {
     std::byte* q;        // packed queries: [row blocks][dk / 32] tiles
     std::byte* keys;     // [256][dk padded], only when dk is no multiple of 32
@@ -39,7 +41,7 @@ struct TileAttend {
     s.values = s.keys + (dk % kTileK == 0 ? 0 : kAttendSpan * padded(dk));
     std::byte* next = s.values + size(ceil_div(dv, 16)) * kKeyTiles * kTileBytes;
     s.scores = reinterpret_cast<float*>(next);
-    s.weights = next + kAttendSpan * 64;
+    s.weights = next + 2 * kScores * sizeof(float);
     s.tile = reinterpret_cast<float*>(s.weights + kKeyTiles * kTileBytes);
     return s;
   }
@@ -110,89 +112,125 @@ struct TileAttend {
     }
   }
 
-  // scores[key][row] of one block of sixteen query rows.
-  static void score(const AttendArgs& args, const Scratch& s, const std::byte* q) {
+  // scores[key][row] of one or two blocks of sixteen query rows.
+  template <bool kTwoBlocks>
+  static void score(const AttendArgs& args, const Scratch& s, const std::byte* q, int num_keys) {
     const int steps = ceil_div(args.dk, kTileK);
     const bool direct = args.dk % kTileK == 0;
-    for (int key = 0; key < args.num_keys; key += 2 * kTileRows) {
-      const bool second = key + kTileRows < args.num_keys;
-      const std::size_t stride = direct ? args.k_stride : padded(args.dk);
+    const std::size_t stride = direct ? args.k_stride : padded(args.dk);
+    const std::byte* q1 = q + size(steps) * kTileBytes;
+    for (int key = 0; key < num_keys; key += 2 * kTileRows) {
+      const bool second = key + kTileRows < num_keys;
       const std::byte* a =
           direct ? key_row(args.k_pages, stride, key) : s.keys + size(key) * stride;
       const std::byte* b = a + (second ? size(kTileRows) * stride : 0);
       T::template zero<0>();
-      T::template zero<1>();
+      T::template zero<2>();
+      if constexpr (kTwoBlocks) {
+        T::template zero<1>();
+        T::template zero<3>();
+      }
       for (int k = 0; k < steps; ++k) {
-        T::template load<6>(q + size(k) * kTileBytes, 64);
         T::template load<4>(a + 64 * k, stride);
+        T::template load<6>(q + size(k) * kTileBytes, 64);
         T::template multiply_add<0, 4, 6>();
         T::template load<5>(b + 64 * k, stride);
-        T::template multiply_add<1, 5, 6>();
+        T::template multiply_add<2, 5, 6>();
+        if constexpr (kTwoBlocks) {
+          T::template load<7>(q1 + size(k) * kTileBytes, 64);
+          T::template multiply_add<1, 4, 7>();
+          T::template multiply_add<3, 5, 7>();
+        }
       }
       T::template store<0>(s.scores + key * 16, 64);
-      T::template store<1>(s.scores + (key + kTileRows) * 16, 64);
+      T::template store<2>(s.scores + (key + kTileRows) * 16, 64);
+      if constexpr (kTwoBlocks) {
+        T::template store<1>(s.scores + kScores + key * 16, 64);
+        T::template store<3>(s.scores + kScores + (key + kTileRows) * 16, 64);
+      }
     }
   }
 
+  // 2^x for x <= 0 within 2 units in the last place. Minimax polynomial of 2^r on |r| <= 1/2.
+  static __m512 exp2(__m512 x) {
+    const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 r = _mm512_sub_ps(x, n);
+    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0x1.5c08e4p-10f), r, _mm512_set1_ps(0x1.3d0c52p-7f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.c6b6e4p-5f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.ebf918p-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.62e428p-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.000002p+0f));
+    return _mm512_scalef_ps(p, n);
+  }
+
   // Softmax down the keys, a query row per lane; weights become tiles of [16 rows][32 keys].
-  // Returns the sums and maxima.
-  static void weigh(const AttendArgs& args, const Scratch& s, int first) {
+  static void weigh(const AttendArgs& args, const float* scores, std::byte* weights, int first,
+                    int num_keys) {
     const int count = args.rows - first < kRowBlock ? args.rows - first : kRowBlock;
     const auto lanes = Vec512::first(count);
     const __m512i visible = _mm512_maskz_loadu_epi32(lanes, args.visible + first);
-    const __m512 scale = _mm512_set1_ps(args.scale), nothing = _mm512_set1_ps(-kInfinity);
+    const int keys = ceil_div(num_keys, kTileK) * kTileK;
+    const __m512 nothing = _mm512_set1_ps(-kInfinity);
     __m512 max[4] = {nothing, nothing, nothing, nothing};
-    const int keys = ceil_div(args.num_keys, kTileK) * kTileK;
     for (int key = 0; key < keys; key += 4) {
       GLINT_UNROLL
       for (int i = 0; i < 4; ++i) {
         const __mmask16 seen = _mm512_cmpgt_epi32_mask(visible, _mm512_set1_epi32(key + i));
-        const __m512 v =
-            _mm512_mask_mul_ps(nothing, seen, _mm512_load_ps(s.scores + (key + i) * 16), scale);
-        _mm512_store_ps(s.scores + (key + i) * 16, v);
-        max[i] = _mm512_max_ps(v, max[i]);
+        max[i] = _mm512_mask_max_ps(max[i], seen, _mm512_load_ps(scores + (key + i) * 16), max[i]);
       }
     }
     const __m512 top = _mm512_max_ps(_mm512_max_ps(max[0], max[1]), _mm512_max_ps(max[2], max[3]));
-    // A row that sees nothing would subtract infinities.
-    const __m512 shift =
-        _mm512_mask_mov_ps(top, _mm512_cmp_ps_mask(top, nothing, _CMP_EQ_OQ), _mm512_setzero_ps());
+    // e^(scale (s - top)) = 2^(c s - c top); rows that see nothing keep no weight at all.
+    const __m512 c = _mm512_set1_ps(args.scale * 0x1.715476p+0f);  // log2(e)
+    const __m512 shift = _mm512_mul_ps(top, c);
     __m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
                      _mm512_setzero_ps()};
     for (int tile = 0; tile < keys / kTileK; ++tile) {
       __m512i pairs[16];
-      for (int pair = 0; pair < 16; ++pair) {
-        __m512 p[2];
-        for (int i = 0; i < 2; ++i) {
+      for (int pair = 0; pair < 16; pair += 2) {
+        __m512 p[4];
+        GLINT_UNROLL
+        for (int i = 0; i < 4; ++i) {
           const int key = tile * kTileK + 2 * pair + i;
-          p[i] = exp<Vec512>(_mm512_sub_ps(_mm512_load_ps(s.scores + key * 16), shift));
-          sum[(2 * pair + i) % 4] = _mm512_add_ps(sum[(2 * pair + i) % 4], p[i]);
+          const __mmask16 seen = _mm512_cmpgt_epi32_mask(visible, _mm512_set1_epi32(key));
+          const __m512 x = _mm512_fmsub_ps(_mm512_load_ps(scores + key * 16), c, shift);
+          p[i] = _mm512_maskz_mov_ps(seen, exp2(x));
+          sum[i] = _mm512_add_ps(sum[i], p[i]);
         }
         pairs[pair] = pair_rows(p[0], p[1]);
+        pairs[pair + 1] = pair_rows(p[2], p[3]);
       }
       transpose16(pairs);
-      for (int r = 0; r < 16; ++r)
-        _mm512_store_si512(s.weights + size(tile) * kTileBytes + 64 * r, pairs[r]);
+      for (int r = 0; r < 16; ++r) {
+        _mm512_store_si512(weights + size(tile) * kTileBytes + 64 * r, pairs[r]);
+      }
     }
     T::written();
-    _mm512_mask_storeu_ps(args.max + first, lanes, top);
+    _mm512_mask_storeu_ps(args.max + first, lanes, _mm512_mul_ps(top, _mm512_set1_ps(args.scale)));
     const __m512 total =
         _mm512_add_ps(_mm512_add_ps(sum[0], sum[1]), _mm512_add_ps(sum[2], sum[3]));
     _mm512_mask_storeu_ps(args.sum + first, lanes, total);
   }
 
-  static void write_out(const AttendArgs& args, const float* tile, int first, int d) {
+  // A result tile to its place: columns [d, d + 16) of rows [first, first + 16).
+  template <int D>
+  static void write_out(const AttendArgs& args, float* tile, int first, int d) {
     const int width = args.dv - d < 16 ? args.dv - d : 16;
     const int count = args.rows - first < kRowBlock ? args.rows - first : kRowBlock;
+    float* out = args.out + size(first) * args.out_stride + d;
+    if (width == 16 && count == kRowBlock) {
+      T::template store<D>(out, args.out_stride * sizeof(float));
+      return;
+    }
+    T::template store<D>(tile, 64);
     for (int r = 0; r < count; ++r) {
-      Vec512::store_first(args.out + size(first + r) * args.out_stride + d, width,
-                          _mm512_load_ps(tile + 16 * r));
+      Vec512::store_first(out + size(r) * args.out_stride, width, _mm512_load_ps(tile + 16 * r));
     }
   }
 
   // out = weights x values for one block of query rows, 64 columns at a time.
-  static void combine(const AttendArgs& args, const Scratch& s, int first) {
-    const int tiles = ceil_div(args.num_keys, kTileK);
+  static void combine(const AttendArgs& args, const Scratch& s, int first, int num_keys) {
+    const int tiles = ceil_div(num_keys, kTileK);
     constexpr std::size_t kColumn = kKeyTiles * kTileBytes;  // between column blocks of 16
     const int blocks = ceil_div(args.dv, 16);
     for (int block = 0; block < blocks; block += 4) {
@@ -216,12 +254,20 @@ struct TileAttend {
         T::template load<6>(v + fourth, 64);
         T::template multiply_add<3, 4, 6>();
       }
-      T::template store<0>(s.tile, 64);
-      T::template store<1>(s.tile + 256, 64);
-      T::template store<2>(s.tile + 512, 64);
-      T::template store<3>(s.tile + 768, 64);
-      for (int i = 0; i < count; ++i) write_out(args, s.tile + 256 * i, first, 16 * (block + i));
+      write_out<0>(args, s.tile, first, 16 * block);
+      if (count > 1) write_out<1>(args, s.tile, first, 16 * (block + 1));
+      if (count > 2) write_out<2>(args, s.tile, first, 16 * (block + 2));
+      if (count > 3) write_out<3>(args, s.tile, first, 16 * (block + 3));
     }
+  }
+
+  // The most keys that any of rows [first, first + 32) sees; what lies beyond cannot matter.
+  static int keys_of(const AttendArgs& args, int first) {
+    int keys = 1;
+    for (int r = first; r < args.rows && r < first + 2 * kRowBlock; ++r) {
+      keys = args.visible[r] > keys ? args.visible[r] : keys;
+    }
+    return keys;
   }
 
   static void attend(const AttendArgs& args) noexcept {
@@ -240,10 +286,20 @@ struct TileAttend {
     pair_values(args, s.values);
     T::written();
     const std::size_t q_block = size(ceil_div(args.dk, kTileK)) * kTileBytes;
-    for (int first = 0; first < args.rows; first += kRowBlock) {
-      score(args, s, s.q + size(first / kRowBlock) * q_block);
-      weigh(args, s, first);
-      combine(args, s, first);
+    for (int first = 0; first < args.rows; first += 2 * kRowBlock) {
+      const std::byte* q = s.q + size(first / kRowBlock) * q_block;
+      const bool two = first + kRowBlock < args.rows;
+      const int num_keys = keys_of(args, first);
+      if (two) {
+        score<true>(args, s, q, num_keys);
+      } else {
+        score<false>(args, s, q, num_keys);
+      }
+      weigh(args, s.scores, s.weights, first, num_keys);
+      combine(args, s, first, num_keys);
+      if (!two) continue;
+      weigh(args, s.scores + kScores, s.weights, first + kRowBlock, num_keys);
+      combine(args, s, first + kRowBlock, num_keys);
     }
   }
 

@@ -47,7 +47,7 @@ struct TileMatmul {
           const __m512 high = left >= 32  ? Vec512::load(at + 16)
                               : left > 16 ? Vec512::load_first(at + 16, left - 16)
                                           : Vec512::zero();
-          pairs[r] = pair_rows(Vec512::even_of(low, high), Vec512::odd_of(low, high));
+          pairs[r] = to_bf16(low, high);
         }
         transpose16(pairs);
         for (int r = 0; r < 16; ++r) _mm512_store_si512(tile + 64 * r, pairs[r]);

@@ -148,10 +148,20 @@ inline void transpose16(__m512i* r) {
 }
 
 // Two rows of sixteen floats as sixteen pairs of bfloat16, the even row in the low halves: one row
-// of a B tile.
+// of a B tile. The processor's own rounding: to nearest even, subnormals to zero as the tiles read
+// them.
 inline __m512i pair_rows(__m512 even, __m512 odd) {
-  const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(Vec512::round_to_bf16(even)), 16);
-  return _mm512_or_si512(low, _mm512_castps_si512(Vec512::round_to_bf16(odd)));
+  const __m512i apart = (__m512i)_mm512_cvtne2ps_pbh(odd, even);  // NOLINT: vector types
+  const __m512i places =
+      _mm512_setr_epi32(0x00100000, 0x00110001, 0x00120002, 0x00130003, 0x00140004, 0x00150005,
+                        0x00160006, 0x00170007, 0x00180008, 0x00190009, 0x001a000a, 0x001b000b,
+                        0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
+  return _mm512_permutexvar_epi16(places, apart);
+}
+
+// Thirty-two floats in order as bfloat16.
+inline __m512i to_bf16(__m512 low, __m512 high) {
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);  // NOLINT: vector types
 }
 
 }  // namespace
