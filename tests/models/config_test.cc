@@ -54,8 +54,7 @@ TEST(Glm4MoeLiteConfig, the_released_model_costs_what_its_publisher_says) {
 TEST(Glm4MoeLiteConfig, both_spellings_of_rope_are_read) {
   Json config = flash_config();
   config.set("rope_theta", Json());
-  config.set("rope_parameters",
-             *parse_json(R"({"rope_type": "default", "rope_theta": 1000000.0,
+  config.set("rope_parameters", *parse_json(R"({"rope_type": "default", "rope_theta": 1000000.0,
                              "partial_rotary_factor": 1.0})"));
   EXPECT_EQ(refusal(config), "");
   config.set("rope_parameters", Json());
@@ -95,12 +94,15 @@ TEST(Glm4MoeLiteConfig, what_is_not_implemented_is_refused_by_name) {
 
 TEST(Glm4MoeLiteConfig, contradictions_and_wrong_types_are_refused_by_name) {
   const std::pair<const char*, const char*> cases[] = {
-      {"hidden_size", "0"},          {"hidden_size", "-1"},       {"hidden_size", "\"2048\""},
-      {"hidden_size", "2048.5"},     {"hidden_size", "1e30"},     {"vocab_size", "99999999999"},
-      {"num_hidden_layers", "[47]"}, {"norm_topk_prob", "1"},     {"num_experts_per_tok", "65"},
-      {"n_group", "7"},              {"topk_group", "2"},         {"rms_norm_eps", "-1"},
-      {"qk_rope_head_dim", "63"},    {"rope_theta", "\"1e6\""},   {"rope_theta", "0"},
-      {"rope_scaling", "3"},         {"mlp_layer_types", "[]"},   {"routed_scaling_factor", "0"},
+      {"hidden_size", "0"},          {"hidden_size", "-1"},
+      {"hidden_size", "\"2048\""},   {"hidden_size", "2048.5"},
+      {"hidden_size", "1e30"},       {"vocab_size", "99999999999"},
+      {"num_hidden_layers", "[47]"}, {"norm_topk_prob", "1"},
+      {"num_experts_per_tok", "65"}, {"n_group", "7"},
+      {"topk_group", "2"},           {"rms_norm_eps", "-1"},
+      {"qk_rope_head_dim", "63"},    {"rope_theta", "\"1e6\""},
+      {"rope_theta", "0"},           {"rope_scaling", "3"},
+      {"mlp_layer_types", "[]"},     {"routed_scaling_factor", "0"},
       {"num_hidden_layers", "null"},
   };
   for (const auto& [key, value] : cases) {
@@ -150,10 +152,10 @@ std::string tensor_refusal(const char* key, const char* value) {
 }
 
 TEST(Tensors, a_shape_that_the_config_contradicts_is_named_with_both) {
-  EXPECT_THAT(tensor_refusal("moe_intermediate_size", "48"),
-              testing::AllOf(HasSubstr("model.layers.1.mlp.experts.0.gate_proj.weight"),
-                             HasSubstr("[32, 96]"), HasSubstr("[48, 96]"),
-                             HasSubstr("model.safetensors")));
+  EXPECT_THAT(
+      tensor_refusal("moe_intermediate_size", "48"),
+      testing::AllOf(HasSubstr("model.layers.1.mlp.experts.0.gate_proj.weight"),
+                     HasSubstr("[32, 96]"), HasSubstr("[48, 96]"), HasSubstr("model.safetensors")));
 }
 
 TEST(Tensors, a_missing_one_is_named) {

@@ -41,7 +41,9 @@ class Golden : public testing::TestWithParam<std::tuple<const char*, Isa>> {
   const Expected& state(const std::string& name) const {
     return golden_.expected(fmt::format("prompt{}.{}", golden_.bisect_prompt(), name));
   }
-  Runner::Options f32() const { return {isa_, 2, Compute::kF32, LatentForm::kByCost, WeightPlacement::kResident}; }
+  Runner::Options f32() const {
+    return {isa_, 2, Compute::kF32, LatentForm::kByCost, WeightPlacement::kResident};
+  }
 };
 
 TEST_P(Golden, f32_logits_match_transformers_at_every_chunk_size) {

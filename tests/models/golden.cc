@@ -75,11 +75,6 @@ const Expected& Case::expected(const std::string& name) const {
 
 Runner::Runner(const std::filesystem::path& folder, const Options& options)
     : pool_(options.threads), exec_{kernel_table(options.isa), pool_, workspace_} {
-  const KernelTable& table = kernel_table(options.isa);
-  if (table.thread_start != nullptr) {
-    // One task per worker is not promised, so every worker gets many chances.
-    pool_.run(256, [&](std::size_t, int) { table.thread_start(); });
-  }
   LoadOptions load;
   load.compute = options.compute;
   load.latent_form = options.form;

@@ -1,5 +1,5 @@
-// Every family's config on any JSON: it is described or refused with a message, quickly, and the tensor check that
-// follows holds as well.
+// Every family's config on any JSON: it is described or refused with a message, quickly, and the
+// tensor check that follows holds as well.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -10,8 +10,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace glint;
-  auto config =
-      parse_json_object({reinterpret_cast<const char*>(data), size}, "config.json");
+  auto config = parse_json_object({reinterpret_cast<const char*>(data), size}, "config.json");
   if (!config) return 0;
   const auto checkpoint = Checkpoint::of_config(std::move(*config));
   const auto info = describe_model(*checkpoint);
