@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <thread>
 
 #include "../chat/script_model.h"
@@ -315,6 +316,53 @@ TEST_F(ServerTest, a_client_that_leaves_frees_its_slot) {
     EXPECT_TRUE(eventually([&] { return engine_is_idle(); }));
     EXPECT_EQ(rig.engine->stats().cancelled, cancelled_before + 1);
   }
+}
+
+TEST_F(ServerTest, a_client_that_leaves_in_the_queue_or_in_prefill_is_forgotten) {
+  rig.model.step_ms = 10;
+  rig.engine_options.max_sequences = 1;
+  rig.engine_options.max_batch_tokens = 4;  // a prompt takes many steps
+  start();
+  std::string words;
+  for (int word = 0; word < 150; ++word) words += "word ";
+  for (const char* fields : {R"("stream":true)", R"("stream":false)"}) {
+    const auto generated_before = rig.engine->stats().generated_tokens;
+    TestClient prefilling(server->port()), queued(server->port());
+    prefilling.send_post("/v1/chat/completions", ask(words, fields));
+    EXPECT_TRUE(eventually([&] { return rig.engine->stats().running == 1; }));
+    queued.send_post("/v1/chat/completions", ask("Loop", fields));
+    EXPECT_TRUE(eventually([&] { return rig.engine->stats().waiting == 1; }));
+    queued.close();
+    EXPECT_TRUE(eventually([&] { return rig.engine->stats().waiting == 0; }));
+    EXPECT_EQ(rig.engine->stats().running, 1);
+    prefilling.close();
+    EXPECT_TRUE(eventually([&] { return engine_is_idle(); }));
+    EXPECT_EQ(rig.engine->stats().generated_tokens, generated_before);
+  }
+}
+
+TEST_F(ServerTest, streamed_choices_interleave_and_each_ends_once) {
+  start();
+  const std::vector<Json> chunks =
+      events(chat("Hi", R"("n":3,"stream":true,"stream_options":{"include_usage":true})").body);
+  ASSERT_GE(chunks.size(), 3u);
+  std::map<std::int64_t, std::string> content;
+  std::map<std::int64_t, int> finishes, roles;
+  for (const Json& chunk : chunks) {
+    const Json* choices = chunk.find("choices");
+    if (choices == nullptr || choices->as_array().empty()) continue;
+    const Json& choice = at(*choices, 0);
+    const std::int64_t index = at(choice, "index").as_int();
+    if (const Json* text = at(choice, "delta").find("content")) content[index] += text->as_string();
+    if (at(choice, "delta").find("role") != nullptr) ++roles[index];
+    if (!at(choice, "finish_reason").is_null()) ++finishes[index];
+  }
+  for (std::int64_t index = 0; index < 3; ++index) {
+    EXPECT_EQ(content[index], "Good day \xE4\xBD\xA0.");
+    EXPECT_EQ(finishes[index], 1);
+    EXPECT_EQ(roles[index], 1);
+  }
+  EXPECT_EQ(content.size(), 3u);
 }
 
 TEST_F(ServerTest, a_full_queue_is_429) {
