@@ -60,7 +60,6 @@ struct Product {
 void matmul(benchmark::State& state, Isa isa, const Product& p, const AlignedBuffer& weights) {
   const KernelTable& table = kernel_table(isa);
   const MatmulKernels& kernels = table.*p.kernels;
-  if (table.thread_start != nullptr) table.thread_start();
   const std::size_t stride = static_cast<std::size_t>(p.k) * (p.bf16_weights ? 2 : 4);
   const std::size_t matrix_bytes = stride * static_cast<std::size_t>(p.n);
   const std::size_t matrices = p.from_memory ? weights.size() / matrix_bytes : 1;
@@ -94,7 +93,6 @@ void matmul(benchmark::State& state, Isa isa, const Product& p, const AlignedBuf
 void attend(benchmark::State& state, Isa isa, bool is_bf16, int rows, int keys, int dk, int dv) {
   const KernelTable& table = kernel_table(isa);
   const AttendKernels& kernels = is_bf16 ? table.attend_bf16 : table.attend_f32;
-  if (table.thread_start != nullptr) table.thread_start();
   const std::size_t element = is_bf16 ? 2 : 4;
   const std::size_t stride = static_cast<std::size_t>(dk) * element;
   const AlignedBuffer cache = fill(stride * static_cast<std::size_t>(keys));

@@ -86,7 +86,6 @@ bool Engine::State::take_work() {
 }
 
 void Engine::State::run() {
-  if (exec.kernels.thread_start != nullptr) exec.kernels.thread_start();
   while (take_work()) loop.step();
   loop.cancel_all();
   const std::lock_guard lock(mutex);

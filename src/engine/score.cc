@@ -32,9 +32,7 @@ struct Piece {
 class Stepper {
  public:
   Stepper(const Model& model, Exec& exec, Cache& cache)
-      : model_(model), exec_(exec), cache_(cache) {
-    if (exec.kernels.thread_start != nullptr) exec.kernels.thread_start();
-  }
+      : model_(model), exec_(exec), cache_(cache) {}
 
   std::size_t vocab_size() const { return static_cast<std::size_t>(model_.info().vocab_size); }
 

@@ -19,8 +19,7 @@ available_isas();  // by CPUID, operating system state and (AMX) permission; nev
 Result<Isa> choose_isa(std::string_view name);
 
 struct KernelTable;
-// The table of an available ISA. For AMX the calling thread (and each worker, through Exec) asks
-// the kernel for tile state.
+// The table of an available ISA; any thread may use it.
 const KernelTable& kernel_table(Isa isa);
 
 }  // namespace glint

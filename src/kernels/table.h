@@ -125,10 +125,6 @@ struct KernelTable {
   void (*softmax)(float* x, int n) noexcept = nullptr;
   // 1 / (1 + e^-x), in place. The router: accurate to a few units in the last place on every table.
   void (*sigmoid)(float* x, int n) noexcept = nullptr;
-
-  // Readies the calling thread (AMX: tile permission and configuration); null when there is nothing
-  // to do.
-  void (*thread_start)() noexcept = nullptr;
 };
 
 }  // namespace glint

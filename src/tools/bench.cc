@@ -19,7 +19,6 @@ std::uint32_t made_up_values(std::mt19937& random) {
 class Driver {
  public:
   explicit Driver(Session& session) : session_(session), random_(1) {
-    if (session.exec->kernels.thread_start != nullptr) session.exec->kernels.thread_start();
     logits_.resize(vocab_size());
   }
 

@@ -356,22 +356,6 @@ TEST(Engine, the_slot_is_free_when_the_client_hears_of_the_end) {
   }
 }
 
-std::atomic<int> threads_started = 0;
-
-TEST(Engine, readies_its_own_thread_for_the_kernels) {
-  FakeRig rig(8);
-  KernelTable table;
-  threads_started = 0;
-  table.thread_start = []() noexcept { ++threads_started; };
-  Exec exec{table, rig.pool, rig.workspace};
-  Inbox inbox;
-  Engine engine(rig.model, exec, rig.cache, {.context = 256, .max_sequences = 1});
-  auto ticket = engine.submit(request(fake_text("a", 10), 1), inbox.sink());
-  ASSERT_TRUE(ticket.has_value());
-  inbox.wait();
-  EXPECT_EQ(threads_started, 1);
-}
-
 TEST(Engine, options_are_made_consistent) {
   FakeRig rig(8);
   const Engine engine(rig.model, rig.exec, rig.cache,

@@ -23,9 +23,7 @@ inline constexpr float kInf = std::numeric_limits<float>::infinity();
 
 class KernelTest : public testing::TestWithParam<Isa> {
  protected:
-  KernelTest() : table(kernel_table(GetParam())) {
-    if (table.thread_start != nullptr) table.thread_start();
-  }
+  KernelTest() : table(kernel_table(GetParam())) {}
   const KernelTable& table;
 };
 
