@@ -19,11 +19,14 @@ const Json* ConfigReader::value(std::string_view key) {
   return found == nullptr || found->is_null() ? nullptr : found;
 }
 
+bool ConfigReader::present(std::string_view key) {
+  if (value(key) != nullptr) return true;
+  fail(corrupt(fmt::format("{}: required key \"{}\" is missing", where_, key)));
+  return false;
+}
+
 int ConfigReader::integer(std::string_view key, int low, int high) {
-  if (value(key) == nullptr) {
-    fail(corrupt(fmt::format("{}: required key \"{}\" is missing", where_, key)));
-    return low;
-  }
+  if (!present(key)) return low;
   return integer_or(key, low, low, high);
 }
 
@@ -43,10 +46,7 @@ int ConfigReader::integer_or(std::string_view key, int fallback, int low, int hi
 }
 
 double ConfigReader::number(std::string_view key, double low, double high) {
-  if (value(key) == nullptr) {
-    fail(corrupt(fmt::format("{}: required key \"{}\" is missing", where_, key)));
-    return low;
-  }
+  if (!present(key)) return low;
   return number_or(key, low, low, high);
 }
 
@@ -67,10 +67,7 @@ double ConfigReader::number_or(std::string_view key, double fallback, double low
 }
 
 bool ConfigReader::boolean(std::string_view key) {
-  if (value(key) == nullptr) {
-    fail(corrupt(fmt::format("{}: required key \"{}\" is missing", where_, key)));
-    return false;
-  }
+  if (!present(key)) return false;
   return boolean_or(key, false);
 }
 

@@ -46,6 +46,8 @@ class ConfigReader {
   Status finish() const;
 
  private:
+  bool present(std::string_view key);  // reports a missing key
+
   const Json& config_;
   std::string where_;
   std::set<std::string, std::less<>> seen_;

@@ -5,16 +5,14 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/integers.h"
+#include "ops/task_ranges.h"
 
 namespace glint {
 namespace {
 
 constexpr int kRowsPerTask = 128;  // query rows that share each span while it is in cache
 constexpr int kPagesPerSpan = kAttendSpan / kAttendPage;
-
-int ceil_div(int a, int b) {
-  return (a + b - 1) / b;
-}
 
 // A block of queries of one job.
 struct Block {
@@ -194,11 +192,10 @@ void attend(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
     });
     return;
   }
-  auto* first_task = exec.workspace.array<std::size_t>(num_blocks + 1);
+  TaskRanges tasks(exec.workspace, num_blocks);
   auto* partials = exec.workspace.array<float*>(num_blocks);
-  first_task[0] = 0;
   for (std::size_t i = 0; i < num_blocks; ++i) {
-    first_task[i + 1] = first_task[i] + static_cast<std::size_t>(blocks[i].spans);
+    tasks.add(blocks[i].spans);
     partials[i] = exec.workspace.array<float>(partial_floats(blocks[i].rows(), dv) *
                                               static_cast<std::size_t>(blocks[i].spans));
   }
@@ -207,14 +204,10 @@ void attend(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
     return partial_at(partials[block] + partial_floats(rows, dv) * static_cast<std::size_t>(span),
                       rows);
   };
-  exec.pool.run(first_task[num_blocks], [&](std::size_t task, int worker) {
-    const auto i =
-        static_cast<std::size_t>(std::upper_bound(first_task, first_task + num_blocks + 1, task) -
-                                 first_task) -
-        1;
+  exec.pool.run(tasks.total(), [&](std::size_t task, int worker) {
+    const auto [i, span] = tasks.find(task);
     const TaskScratch scratch = layout.at(workers.of(worker));
     gather_queries(blocks[i], element_bytes, scratch.q);
-    const int span = static_cast<int>(task - first_task[i]);
     attend_span(kernels, blocks[i], span, scratch, partial_of(i, span));
   });
   exec.pool.run(num_blocks, [&](std::size_t i, int worker) {

@@ -4,13 +4,11 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/integers.h"
+#include "ops/task_ranges.h"
 
 namespace glint {
 namespace {
-
-int ceil_div(int a, int b) {
-  return (a + b - 1) / b;
-}
 
 // One group, ready to compute: packed inputs, room for the packed hidden values.
 struct Prepared {
@@ -21,12 +19,6 @@ struct Prepared {
   int f = 0;
   int row_block = 0, column_block = 0, column_tasks = 0;
 };
-
-std::size_t task_group(const std::size_t* first_task, std::size_t count, std::size_t task) {
-  return static_cast<std::size_t>(std::upper_bound(first_task, first_task + count + 1, task) -
-                                  first_task) -
-         1;
-}
 
 Prepared prepare(Exec& exec, Compute compute, const MlpGroup& group, int num_rows, int d,
                  int threads_per_group) {
@@ -58,24 +50,21 @@ void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
   const int threads_per_group =
       std::max(1, ceil_div(num_threads, std::max<int>(1, static_cast<int>(count) / 4)));
   auto* prepared = exec.workspace.array<Prepared>(count);
-  auto* first_task = exec.workspace.array<std::size_t>(count + 1);
-  auto* first_pack = exec.workspace.array<std::size_t>(count + 1);
-  first_task[0] = first_pack[0] = 0;
+  TaskRanges packs(exec.workspace, count), products(exec.workspace, count);
   std::size_t scratch = 0;
   for (std::size_t g = 0; g < count; ++g) {
     prepared[g] = prepare(exec, compute, groups[g], num_rows, d, threads_per_group);
     const Prepared& p = prepared[g];
-    first_task[g + 1] = first_task[g] + static_cast<std::size_t>(p.column_tasks) *
-                                            static_cast<std::size_t>(ceil_div(p.rows, p.row_block));
-    first_pack[g + 1] = first_pack[g] + static_cast<std::size_t>(ceil_div(p.rows, kRowBlock));
+    packs.add(ceil_div(p.rows, kRowBlock));
+    products.add(p.column_tasks * ceil_div(p.rows, p.row_block));
     scratch = std::max({scratch, p.kernels->scratch_bytes(d), p.kernels->scratch_bytes(p.f)});
   }
   WorkerScratch workers(exec, scratch);
 
-  exec.pool.run(first_pack[count], [&](std::size_t task, int) {
-    const std::size_t g = task_group(first_pack, count, task);
+  exec.pool.run(packs.total(), [&](std::size_t task, int) {
+    const auto [g, block] = packs.find(task);
     const Prepared& p = prepared[g];
-    const int first = static_cast<int>(task - first_pack[g]) * kRowBlock;
+    const int first = block * kRowBlock;
     const bool all = p.group->rows.empty();
     p.kernels->pack(all ? x + static_cast<std::size_t>(first) * static_cast<std::size_t>(d) : x,
                     static_cast<std::size_t>(d), all ? nullptr : p.group->rows.data() + first,
@@ -83,10 +72,9 @@ void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
                     p.x.data + p.kernels->packed_bytes(first, d));
   });
 
-  exec.pool.run(first_task[count], [&](std::size_t task, int worker) {
-    const std::size_t g = task_group(first_task, count, task);
+  exec.pool.run(products.total(), [&](std::size_t task, int worker) {
+    const auto [g, local] = products.find(task);
     const Prepared& p = prepared[g];
-    const int local = static_cast<int>(task - first_task[g]);
     const int row = local / p.column_tasks * p.row_block;
     const int column = local % p.column_tasks * p.column_block;
     GateUpArgs args;

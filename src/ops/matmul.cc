@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/integers.h"
+#include "ops/task_ranges.h"
 
 namespace glint {
 namespace {
@@ -10,20 +12,11 @@ namespace {
 constexpr int kCacheBudget = 1 << 20;  // bytes of packed activations a task keeps hot
 constexpr int kTasksPerThread = 4;
 
-int ceil_div(int a, int b) {
-  return (a + b - 1) / b;
-}
-int round_up(int a, int b) {
-  return ceil_div(a, b) * b;
-}
-
 // How one product is cut: row tasks x column tasks.
 struct Split {
   int rows = 0, columns = 0;
   int row_tasks = 0, column_tasks = 0;
-  std::size_t tasks() const {
-    return static_cast<std::size_t>(row_tasks) * static_cast<std::size_t>(column_tasks);
-  }
+  int tasks() const { return row_tasks * column_tasks; }
 };
 
 Split split_product(int rows, int columns, int k, int num_threads) {
@@ -97,9 +90,8 @@ void matmul(Exec& exec, std::span<const MatmulJob> jobs) {
   Workspace::Scope scope(exec.workspace);
   const int num_threads = exec.pool.num_threads();
   auto* splits = exec.workspace.array<Split>(jobs.size());
-  auto* first_task = exec.workspace.array<std::size_t>(jobs.size() + 1);
+  TaskRanges tasks(exec.workspace, jobs.size());
   std::size_t scratch = 0;
-  first_task[0] = 0;
   // Many jobs share the region's tasks, so each is cut less finely.
   const int share =
       std::max(1, ceil_div(num_threads, static_cast<int>(std::min<std::size_t>(jobs.size(), 64))));
@@ -107,18 +99,14 @@ void matmul(Exec& exec, std::span<const MatmulJob> jobs) {
     const MatmulJob& job = jobs[j];
     GLINT_CHECK(job.weight->cols() == static_cast<std::size_t>(job.x.k));
     splits[j] = split_product(job.x.rows, static_cast<int>(job.weight->rows()), job.x.k, share);
-    first_task[j + 1] = first_task[j] + splits[j].tasks();
+    tasks.add(splits[j].tasks());
     scratch = std::max(scratch, job.x.kernels->scratch_bytes(job.x.k));
   }
   WorkerScratch workers(exec, scratch);
-  exec.pool.run(first_task[jobs.size()], [&](std::size_t task, int worker) {
-    const std::size_t j =
-        static_cast<std::size_t>(std::upper_bound(first_task, first_task + jobs.size() + 1, task) -
-                                 first_task) -
-        1;
+  exec.pool.run(tasks.total(), [&](std::size_t task, int worker) {
+    const auto [j, local] = tasks.find(task);
     const MatmulJob& job = jobs[j];
     const Split& split = splits[j];
-    const int local = static_cast<int>(task - first_task[j]);
     // Column tasks of one row block are neighbours: a core that takes several in turn finds its
     // rows in cache.
     const int row = local / split.column_tasks * split.rows;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/integers.h"
 #include "ops/attention.h"
 
 namespace glint {
@@ -18,10 +19,6 @@ static_assert(kPageSize == kAttendPage);
 std::size_t size(int n) {
   return static_cast<std::size_t>(n);
 }
-int ceil_div(int a, int b) {
-  return (a + b - 1) / b;
-}
-
 // Everything one call passes between its steps.
 struct Mla {
   Exec& exec;
