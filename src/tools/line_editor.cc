@@ -81,6 +81,9 @@ struct LineEditor::State {
   Outcome read_edited(std::string* line) {
     int length = 0;
     errno = 0;
+    // Before the prompt is shown: by itself the editor would do it after, and a key pressed between
+    // the two would go to the terminal's own line discipline.
+    el_set(editor, EL_PREP_TERM, 1);
     const char* text = el_gets(editor, &length);
     if (text == nullptr || length <= 0) {
       const bool interrupted = interrupt_pending();
