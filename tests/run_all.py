@@ -182,9 +182,10 @@ def stage_clients(tally, jobs):
 
 
 def stage_asan(tally, jobs):
+    # Not detect_stack_use_after_return: its stand-in for the stack is not aligned as GCC's 64-byte vectors need it.
     if build("asan", "asan", jobs):
         ctest(tally, "asan", "asan", jobs, environment={
-            "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1",
+            "ASAN_OPTIONS": "detect_stack_use_after_return=0:strict_string_checks=1:allocator_may_return_null=1",
             "UBSAN_OPTIONS": "print_stacktrace=1"})
     else:
         tally.add(0, ["asan: does not build"])
