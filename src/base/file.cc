@@ -86,6 +86,14 @@ void MappedFile::will_need(std::size_t offset, std::size_t nbytes) const {
   ::madvise(const_cast<std::byte*>(data_ + (offset - slack)), nbytes + slack, MADV_WILLNEED);
 }
 
+void MappedFile::release(std::size_t offset, std::size_t nbytes) const {
+  if (offset >= size_) return;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t begin = (offset + page - 1) / page * page;
+  const std::size_t end = (offset + std::min(nbytes, size_ - offset)) / page * page;
+  if (begin < end) ::madvise(const_cast<std::byte*>(data_ + begin), end - begin, MADV_DONTNEED);
+}
+
 Result<std::string> read_text_file(const std::filesystem::path& path, std::size_t max_bytes) {
   const FileDescriptor fd(open_for_reading(path));
   if (fd.get() < 0) return os_error(errno, "open", path);

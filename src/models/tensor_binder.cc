@@ -118,7 +118,13 @@ void TensorBinder::load(ThreadPool* pool,
     } else {
       for (std::size_t i = 0; i < count; ++i) task(i, 0);
     }
-    for (std::size_t i = first; i < first + count; ++i) done += pieces[i].end - pieces[i].begin;
+    for (std::size_t i = first; i < first + count; ++i) {
+      const TensorRef& from = *pieces[i].copy->from;
+      done += pieces[i].end - pieces[i].begin;
+      // Otherwise the copy and the file's pages would both count as ours.
+      const auto offset = static_cast<std::size_t>(from.bytes.data() - from.file->bytes().data());
+      from.file->release(offset + pieces[i].begin, pieces[i].end - pieces[i].begin);
+    }
     if (progress) progress(done, total);
   }
   if (pieces.empty() && progress) progress(1, 1);

@@ -27,6 +27,9 @@ TEST(MappedFile, holds_the_bytes_and_outlives_the_name) {
   EXPECT_EQ((*file)->path(), path);
   (*file)->will_need(3, 1000);
   (*file)->will_need(1000, 1);
+  (*file)->release(0, 1 << 20);
+  (*file)->release(1000, 1);
+  EXPECT_EQ(as_text((*file)->bytes()), "hello");
 }
 
 TEST(MappedFile, follows_symbolic_links) {

@@ -83,10 +83,14 @@ struct TileMatmul {
           at_(panel.a) {}
     std::size_t total() const { return size(panel_.rows_a + panel_.rows_b) * lines_; }
     void ask(std::size_t count) {
-      for (; count > 0 && row_ < panel_.rows_a + panel_.rows_b; --count) {
-        _mm_prefetch(reinterpret_cast<const char*>(at_), _MM_HINT_T1);
-        at_ += 64;
-        if (++line_ < lines_) continue;
+      while (count > 0 && row_ < panel_.rows_a + panel_.rows_b) {
+        const std::size_t run = count < lines_ - line_ ? count : lines_ - line_;
+        for (const std::byte* end = at_ + 64 * run; at_ != end; at_ += 64) {
+          _mm_prefetch(reinterpret_cast<const char*>(at_), _MM_HINT_T1);
+        }
+        count -= run;
+        line_ += run;
+        if (line_ < lines_) return;
         line_ = 0;
         ++row_;
         at_ = row_ < panel_.rows_a ? panel_.a + size(row_) * stride_
