@@ -78,14 +78,6 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-void MappedFile::will_need(std::size_t offset, std::size_t nbytes) const {
-  if (offset >= size_) return;
-  nbytes = std::min(nbytes, size_ - offset);
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const std::size_t slack = offset % page;
-  ::madvise(const_cast<std::byte*>(data_ + (offset - slack)), nbytes + slack, MADV_WILLNEED);
-}
-
 void MappedFile::release(std::size_t offset, std::size_t nbytes) const {
   if (offset >= size_) return;
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));

@@ -22,8 +22,6 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::filesystem::path& path() const { return path_; }
-  // Asks the kernel to read the range ahead of use; a hint, never an error.
-  void will_need(std::size_t offset, std::size_t nbytes) const;
   // The range was read and is not needed soon: its pages stop counting as this process's memory.
   // They stay readable, from the page cache or the file.
   void release(std::size_t offset, std::size_t nbytes) const;

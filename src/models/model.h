@@ -65,7 +65,6 @@ enum class WeightPlacement { kResident, kMapped };
 struct LoadOptions {
   Compute compute = Compute::kBf16;
   LatentForm latent_form = LatentForm::kByCost;  // kAbsorbed is what --deterministic pins
-  int max_batch_tokens = 512;                    // sizes the workspace
   WeightPlacement placement = WeightPlacement::kResident;
   ThreadPool* pool = nullptr;  // copies in parallel when given
   std::function<void(std::uint64_t done, std::uint64_t total)>

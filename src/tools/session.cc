@@ -152,7 +152,6 @@ Result<std::unique_ptr<Session>> load_session(
   LoadOptions load;
   load.compute = options.compute == "f32" ? Compute::kF32 : Compute::kBf16;
   if (options.deterministic) load.latent_form = LatentForm::kAbsorbed;
-  load.max_batch_tokens = std::max(options.chunk, options.max_sequences);
   load.placement = options.mapped_weights ? WeightPlacement::kMapped : WeightPlacement::kResident;
   load.pool = session->pool.get();
   load.progress = std::move(progress);
@@ -163,7 +162,7 @@ Result<std::unique_ptr<Session>> load_session(
     EngineOptions engine;
     engine.context = options.context;
     engine.max_sequences = options.max_sequences;
-    engine.max_batch_tokens = load.max_batch_tokens;
+    engine.max_batch_tokens = std::max(options.chunk, options.max_sequences);
     engine.max_queue = options.max_queue;
     engine.prefix_reuse = options.prefix_cache;
     session->engine =

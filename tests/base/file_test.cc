@@ -25,8 +25,6 @@ TEST(MappedFile, holds_the_bytes_and_outlives_the_name) {
   fs::remove(path);
   EXPECT_EQ(as_text((*file)->bytes()), "hello");
   EXPECT_EQ((*file)->path(), path);
-  (*file)->will_need(3, 1000);
-  (*file)->will_need(1000, 1);
   (*file)->release(0, 1 << 20);
   (*file)->release(1000, 1);
   EXPECT_EQ(as_text((*file)->bytes()), "hello");
