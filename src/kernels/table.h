@@ -12,6 +12,7 @@
 
 #include "kernels/isa.h"
 #include "tensor/dtype.h"
+#include "tensor/panel.h"
 
 namespace glint {
 
@@ -21,13 +22,37 @@ inline constexpr int kAttendPage = 64;   // keys behind one page pointer
 inline constexpr int kAttendSpan =
     256;  // most keys of one attend call; spans start at multiples of it
 
+// The products of packed rows with one panel of low-bit weights (tensor/panel.h):
+// out[r * kPanelRows + n] = sum_k x[r, k] w[n, k].
+struct PanelArgs {
+  const std::byte* x = nullptr;  // packed by the MatmulKernels that the function belongs to
+  int rows = 0;
+  int k = 0;
+  const std::byte* panel = nullptr;  // 64-byte aligned
+  const std::byte* next = nullptr;   // where reading goes on afterwards, or null: to fetch ahead
+  float* out = nullptr;              // [rows, kPanelRows], 64-byte aligned
+  std::byte* scratch = nullptr;      // panel_scratch_bytes(k), 64-byte aligned
+};
+using PanelProduct = void (*)(const PanelArgs&) noexcept;
+// Packs up to kPanelRows rows of blocks of one type (tensor/panel.h, pack_panel).
+using PackPanel = void (*)(const std::byte* rows, std::size_t row_bytes, int num_rows,
+                           std::size_t k, std::byte* panel) noexcept;
+
+// How weights of panels, or of rows of blocks that become panels on the way, are multiplied.
+struct PanelSource {
+  PanelProduct product = nullptr;
+  PackPanel pack = nullptr;       // set: w holds rows of blocks
+  std::size_t panel_bytes = 0;    // of one packed panel
+};
+
 // y[r, n] = sum_k x[r, k] w[n, k] for n in [n0, n1), float32 accumulation.
 struct MatmulArgs {
   const void* x = nullptr;  // packed by the same MatmulKernels: rows x k
   int rows = 0;
   int k = 0;
   const std::byte* w = nullptr;          // row 0; row n is w + n * w_stride; any alignment
-  std::size_t w_stride = 0;              // bytes
+  std::size_t w_stride = 0;              // bytes; between panels where w holds panels
+  PanelSource source;                    // of low-bit weights
   int n0 = 0, n1 = 0;                    // n0 a multiple of kColumnBlock
   float* y = nullptr;                    // y[y_rows ? y_rows[r] : r][n] at y + row * y_stride + n
   std::size_t y_stride = 0;              // floats
@@ -46,8 +71,10 @@ struct GateUpArgs {
   int k = 0;
   const std::byte* w_gate = nullptr;
   const std::byte* w_up = nullptr;
-  std::size_t w_stride = 0;
-  int n0 = 0, n1 = 0;  // n0 a multiple of kColumnBlock; n1 too, unless it is n_total
+  std::size_t w_stride = 0;     // of w_gate
+  std::size_t w_up_stride = 0;  // of w_up
+  PanelSource gate_source, up_source;
+  int n0 = 0, n1 = 0;  // multiples of hidden_block, unless n1 is n_total
   int n_total = 0;
   void* z = nullptr;  // packed, rows x n_total
   std::byte* scratch = nullptr;
@@ -65,6 +92,7 @@ struct MatmulKernels {
   void (*matmul)(const MatmulArgs&) noexcept = nullptr;
   void (*gate_up)(const GateUpArgs&) noexcept = nullptr;
   std::size_t (*scratch_bytes)(int k) noexcept = nullptr;
+  int hidden_block = kColumnBlock;  // columns of z that are packed together
 };
 
 // Softmax attention of query rows over at most kAttendSpan keys that start at a multiple of
@@ -103,6 +131,17 @@ struct KernelTable {
   MatmulKernels bf16;      // bf16 weights, activations rounded to bf16
   MatmulKernels bf16_f32;  // bf16 weights, float32 activations
   MatmulKernels f32;       // float32 weights and activations
+  MatmulKernels f16;       // float16 weights, activations rounded to bf16
+  MatmulKernels f16_f32;   // float16 weights, float32 activations
+
+  // Low-bit weights. Activations are rounded to int8 in blocks of kInt8Block (int8_rows.h), whose
+  // products with codes are whole numbers: every table gives the same bits.
+  MatmulKernels int8;
+  PanelProduct panel_int8[kNumBlockTypes] = {};
+  // The same weights widened, activations float32.
+  MatmulKernels panel_f32;
+  PanelProduct panel_wide[kNumBlockTypes] = {};
+  PackPanel pack_panel[kNumBlockTypes] = {};
 
   AttendKernels attend_bf16;
   AttendKernels attend_f32;

@@ -10,7 +10,8 @@ namespace {
 struct DTypeRow {
   DType dtype;
   std::string_view name;
-  std::size_t nbytes;
+  std::size_t nbytes;  // of a block
+  std::size_t elements = 1;
 };
 
 // In the order of the enumerators.
@@ -27,7 +28,7 @@ constexpr bool rows_follow_the_enumerators() {
   for (const DTypeRow& row : kDTypes) {
     if (static_cast<int>(row.dtype) != index++) return false;
   }
-  return index == static_cast<int>(DType::kBool) + 1;
+  return index == static_cast<int>(DType::kNVFP4) + 1;
 }
 static_assert(rows_follow_the_enumerators());
 
@@ -39,7 +40,12 @@ const DTypeRow& row_of(DType dtype) {
 }  // namespace
 
 std::size_t dtype_bytes(DType dtype) {
+  GLINT_CHECK(!is_block_type(dtype));
   return row_of(dtype).nbytes;
+}
+
+BlockSize block_size(DType dtype) {
+  return {row_of(dtype).elements, row_of(dtype).nbytes};
 }
 
 std::string_view dtype_name(DType dtype) {
@@ -48,7 +54,7 @@ std::string_view dtype_name(DType dtype) {
 
 std::optional<DType> dtype_from_name(std::string_view name) {
   for (const DTypeRow& row : kDTypes) {
-    if (row.name == name) return row.dtype;
+    if (row.name == name && !is_block_type(row.dtype)) return row.dtype;
   }
   return std::nullopt;
 }

@@ -1,4 +1,5 @@
-// Element types as checkpoints name them, and bfloat16 arithmetic (g++ 12 has no usable __bf16).
+// Element types as checkpoints name them, block types as GGUF files name them, and bfloat16
+// arithmetic (g++ 12 has no usable __bf16).
 #pragma once
 
 #include <bit>
@@ -24,12 +25,49 @@ enum class DType : std::uint8_t {
   kU32,
   kI64,
   kU64,
-  kBool
+  kBool,
+  // Blocks of elements that share scales (tensor/ggml_blocks.h), along a row.
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ1_S,
+  kIQ1_M,
+  kIQ2_XXS,
+  kIQ2_XS,
+  kIQ2_S,
+  kIQ3_XXS,
+  kIQ3_S,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4,
+  kNVFP4
 };
 
+inline constexpr DType kFirstBlockType = DType::kQ4_0;
+inline constexpr int kNumBlockTypes =
+    static_cast<int>(DType::kNVFP4) - static_cast<int>(kFirstBlockType) + 1;
+constexpr bool is_block_type(DType dtype) {
+  return dtype >= kFirstBlockType;
+}
+
+// Bytes of one element; not for block types.
 std::size_t dtype_bytes(DType dtype);
-std::string_view dtype_name(DType dtype);                     // "BF16", as in a safetensors header
-std::optional<DType> dtype_from_name(std::string_view name);  // nullopt: unknown
+// Elements and bytes of one block; {1, dtype_bytes} for the others.
+struct BlockSize {
+  std::size_t elements, bytes;
+};
+BlockSize block_size(DType dtype);
+// "BF16", "Q4_K", as in a safetensors header or as GGUF tools write it.
+std::string_view dtype_name(DType dtype);
+// A name of a safetensors header: element types only. nullopt: unknown.
+std::optional<DType> dtype_from_name(std::string_view name);
 
 // The upper half of a float32. Conversion rounds to nearest even; NaN stays NaN (quiet).
 struct bf16 {

@@ -13,30 +13,48 @@ namespace glint {
 
 // Element and scale layout together. A new format is a new enumerator, its codec in tensor/ and its
 // kernels.
-enum class QuantFormat { kF32, kBf16 };
+enum class QuantFormat {
+  kF32,
+  kBf16,
+  kF16,
+  kBlocks,  // rows of a block type, as a GGUF file stores them (tensor/ggml_blocks.h)
+  kPanels   // the same packed sixteen rows at a time (tensor/panel.h)
+};
 
-// A stored matrix [rows, cols], row-major, y = x W^T. Either borrows a mapping (kept alive by
-// `owner`) or owns a buffer.
+// A stored matrix [rows, cols], row-major, y = x W^T. Borrows memory that `owner` keeps alive.
 class Weight {
  public:
   Weight() = default;
+  // `type` names the elements: kF32, kBf16, kF16, or the block type of kBlocks and kPanels.
+  static Weight borrow(QuantFormat format, DType type, std::size_t rows, std::size_t cols,
+                       const std::byte* data, std::shared_ptr<const void> owner);
+  // For kF32, kBf16, kF16.
   static Weight borrow(QuantFormat format, std::size_t rows, std::size_t cols,
                        const std::byte* data, std::shared_ptr<const void> owner);
   static Weight own(QuantFormat format, std::size_t rows, std::size_t cols, AlignedBuffer buffer);
 
   QuantFormat format() const { return format_; }
+  DType type() const { return type_; }
   std::size_t rows() const { return rows_; }
   std::size_t cols() const { return cols_; }
+  // Bytes between rows; not for kPanels.
   std::size_t row_bytes() const;
-  std::size_t nbytes() const { return rows_ * row_bytes(); }
+  // What MatmulArgs::w_stride wants: bytes between rows, for kPanels between panels.
+  std::size_t stride() const;
+  std::size_t nbytes() const;
   const std::byte* data() const { return data_; }
-  const std::byte* row(std::size_t index) const { return data_ + index * row_bytes(); }
+  const std::byte* row(std::size_t index) const;  // not for kPanels
   bool empty() const { return data_ == nullptr; }
-  // A view of rows [begin, end) that shares this weight's storage.
+  // A view of rows [begin, end) that shares this weight's storage; for kPanels begin is a multiple
+  // of kPanelRows.
   Weight slice_rows(std::size_t begin, std::size_t end) const;
+
+  // Bytes of a matrix in this form.
+  static std::size_t bytes_of(QuantFormat format, DType type, std::size_t rows, std::size_t cols);
 
  private:
   QuantFormat format_ = QuantFormat::kF32;
+  DType type_ = DType::kF32;
   std::size_t rows_ = 0;
   std::size_t cols_ = 0;
   const std::byte* data_ = nullptr;
