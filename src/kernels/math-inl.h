@@ -142,6 +142,19 @@ struct Elementwise {
     }
   }
 
+  static void rope_half(float* x, const float* cos, const float* sin, int n) noexcept {
+    float* upper = x + n / 2;
+    for (int j = 0; j < n / 2; j += kLanes) {
+      const int count = n / 2 - j < kLanes ? n / 2 - j : kLanes;
+      const Reg a = V::load_first(x + j, count);
+      const Reg b = V::load_first(upper + j, count);
+      const Reg c = V::load_first(cos + j, count);
+      const Reg s = V::load_first(sin + j, count);
+      V::store_first(x + j, count, V::negate_fma(b, s, V::mul(a, c)));
+      V::store_first(upper + j, count, V::fma(a, s, V::mul(b, c)));
+    }
+  }
+
   static void add(const float* x, int n, float* y) noexcept {
     int i = 0;
     for (; i + kLanes <= n; i += kLanes) V::store(y + i, V::add(V::load(y + i), V::load(x + i)));
@@ -209,6 +222,7 @@ struct Elementwise {
     table.attend_merge = attend_merge;
     table.rms_norm = rms_norm;
     table.rope_interleaved = rope_interleaved;
+    table.rope_half = rope_half;
     table.add = add;
     table.scale_to_bf16 = scale_to_bf16;
     table.scale_to_f32 = scale_to_f32;

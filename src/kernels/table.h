@@ -155,6 +155,8 @@ struct KernelTable {
   void (*rms_norm)(const float* x, const float* w, int n, float eps, float* y) noexcept = nullptr;
   // Interleaved pairs (x[2j], x[2j+1]) of n values turned by cos[j], sin[j], in place.
   void (*rope_interleaved)(float* x, const float* cos, const float* sin, int n) noexcept = nullptr;
+  // Pairs (x[j], x[n/2 + j]) of n values, an even number, turned by cos[j], sin[j], in place.
+  void (*rope_half)(float* x, const float* cos, const float* sin, int n) noexcept = nullptr;
   // y += x, n values.
   void (*add)(const float* x, int n, float* y) noexcept = nullptr;
   // y = x * factor as bf16 / float32, n values.

@@ -86,6 +86,32 @@ TEST_P(ElementwiseTest, rope_turns_neighbouring_pairs) {
   }
 }
 
+TEST_P(ElementwiseTest, rope_turns_pairs_of_the_two_halves) {
+  Random random(27);
+  for (const int n : {2, 4, 8, 14, 16, 30, 32, 34, 64, 96, 128}) {
+    const auto half = static_cast<std::size_t>(n / 2);
+    const std::vector<float> x = random.floats(2 * half);
+    std::vector<float> cos(half);
+    std::vector<float> sin(half);
+    for (std::size_t j = 0; j < half; ++j) {
+      const float angle = random.uniform(-3.0f, 3.0f);
+      cos[j] = std::cos(angle);
+      sin[j] = std::sin(angle);
+    }
+    std::vector<float> y = with_canaries(x);
+    table.rope_half(y.data(), cos.data(), sin.data(), n);
+    for (std::size_t j = 0; j < half; ++j) {
+      const double a = static_cast<double>(x[j]);
+      const double b = static_cast<double>(x[half + j]);
+      const double c = static_cast<double>(cos[j]);
+      const double s = static_cast<double>(sin[j]);
+      ASSERT_NEAR(y[j], a * c - b * s, 3 * 2 * kFloatEpsilon) << n;
+      ASSERT_NEAR(y[half + j], b * c + a * s, 3 * 2 * kFloatEpsilon) << n;
+    }
+    expect_canaries(y, n);
+  }
+}
+
 TEST_P(ElementwiseTest, add_and_scale_are_exact) {
   Random random(24);
   for (const int n : kSizes) {

@@ -67,6 +67,7 @@ TEST_F(IsaTest, every_available_name_is_taken_and_has_a_complete_table) {
     EXPECT_NE(table.attend_merge, nullptr);
     EXPECT_NE(table.rms_norm, nullptr);
     EXPECT_NE(table.rope_interleaved, nullptr);
+    EXPECT_NE(table.rope_half, nullptr);
     EXPECT_NE(table.add, nullptr);
     EXPECT_NE(table.scale_to_bf16, nullptr);
     EXPECT_NE(table.scale_to_f32, nullptr);

@@ -170,6 +170,16 @@ void rope_interleaved(float* x, const float* cos, const float* sin, int n) noexc
   }
 }
 
+void rope_half(float* x, const float* cos, const float* sin, int n) noexcept {
+  float* upper = x + n / 2;
+  for (int j = 0; j < n / 2; ++j) {
+    const float a = x[j];
+    const float b = upper[j];
+    x[j] = a * cos[j] - b * sin[j];
+    upper[j] = b * cos[j] + a * sin[j];
+  }
+}
+
 void add(const float* x, int n, float* y) noexcept {
   for (int i = 0; i < n; ++i) y[i] += x[i];
 }
@@ -208,6 +218,7 @@ KernelTable make_table() {
   table.attend_merge = attend_merge;
   table.rms_norm = rms_norm;
   table.rope_interleaved = rope_interleaved;
+  table.rope_half = rope_half;
   table.add = add;
   table.scale_to_bf16 = scale_to_bf16;
   table.scale_to_f32 = scale_to_f32;
