@@ -1,7 +1,8 @@
 // Activations as int8: one row is blocks of kInt8Block values with a scale each, and the sums of
 // their groups, which weights with a zero point or a minimum need.
 //
-// q = round(x * (127 / max|x|)) to nearest even, scale = max|x| / 127; a block of zeros has scale 0.
+// q = round(x * (127 / max|x|)) to nearest even, scale = max|x| / 127; a block whose max|x| is less
+// than kInt8Smallest is zeros of scale 0. NaN and infinity give some finite q.
 //
 //   int8    q[blocks * kInt8Block], padding zero
 //   float   scale[blocks]
@@ -24,6 +25,7 @@
 namespace glint {
 
 inline constexpr int kInt8Block = 128;
+inline constexpr float kInt8Smallest = 0x1p-120f;  // 127 / max|x| is finite from here on
 
 struct Int8Row {
   int blocks = 0;

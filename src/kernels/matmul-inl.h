@@ -11,6 +11,7 @@
 
 #include "kernels/formats-inl.h"
 #include "kernels/math-inl.h"
+#include "kernels/results-inl.h"
 #include "kernels/table.h"
 
 namespace glint {
@@ -110,20 +111,10 @@ struct Matmul {
             static_cast<const Packed*>(a.x) + static_cast<std::size_t>(row) * x_stride;
         with_rows<Block, kTileRows>(rows, x, x_stride, w, a.w_stride, columns, a.k,
                                     static_cast<float*>(block));
-        for (int r = 0; r < rows; ++r) write_row(a, row + r, n, columns, block + r * kColumnBlock);
+        for (int r = 0; r < rows; ++r)
+          write_products<V>(a, row + r, n, columns, block + r * kColumnBlock);
         row += rows;
       }
-    }
-  }
-
-  static void write_row(const MatmulArgs& a, int row, int n, int columns, const float* values) {
-    float* y = a.y + static_cast<std::size_t>(a.y_rows ? a.y_rows[row] : row) * a.y_stride + n;
-    const Reg scale = V::set1(a.row_scale ? a.row_scale[row] : 1.0f);
-    for (int c = 0; c < columns; c += V::kLanes) {
-      const int lanes = columns - c < V::kLanes ? columns - c : V::kLanes;
-      Reg value = V::mul(V::load_first(values + c, lanes), scale);
-      if (a.accumulate) value = V::add(V::load_first(y + c, lanes), value);
-      V::store_first(y + c, lanes, value);
     }
   }
 
@@ -146,20 +137,11 @@ struct Matmul {
                                     static_cast<float*>(up));
         for (int r = 0; r < rows; ++r, z += z_stride) {
           float* values = gate + r * kColumnBlock;
-          gate_values(values, up + r * kColumnBlock, columns);
+          gate_values<V>(values, up + r * kColumnBlock, columns);
           F::pack_row(values, columns, z);
         }
         row += rows;
       }
-    }
-  }
-
-  static void gate_values(float* gate, const float* up, int columns) {
-    for (int c = 0; c < columns; c += V::kLanes) {
-      const int lanes = columns - c < V::kLanes ? columns - c : V::kLanes;
-      const Reg value =
-          V::mul(silu<V>(V::load_first(gate + c, lanes)), V::load_first(up + c, lanes));
-      V::store_first(gate + c, lanes, value);
     }
   }
 

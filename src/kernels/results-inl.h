@@ -1,0 +1,38 @@
+// What becomes of the products of a matrix: over a vector type V, included inside a target region.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/math-inl.h"
+#include "kernels/table.h"
+
+namespace glint {
+namespace {
+
+// Writes products [n, n + columns) of one row where the arguments want them.
+template <typename V>
+void write_products(const MatmulArgs& a, int row, int n, int columns, const float* values) {
+  using Reg = typename V::Reg;
+  float* y = a.y + static_cast<std::size_t>(a.y_rows ? a.y_rows[row] : row) * a.y_stride + n;
+  const Reg scale = V::set1(a.row_scale ? a.row_scale[row] : 1.0f);
+  for (int c = 0; c < columns; c += V::kLanes) {
+    const int lanes = columns - c < V::kLanes ? columns - c : V::kLanes;
+    Reg value = V::mul(V::load_first(values + c, lanes), scale);
+    if (a.accumulate) value = V::add(V::load_first(y + c, lanes), value);
+    V::store_first(y + c, lanes, value);
+  }
+}
+
+// gate = silu(gate) * up.
+template <typename V>
+void gate_values(float* gate, const float* up, int columns) {
+  for (int c = 0; c < columns; c += V::kLanes) {
+    const int lanes = columns - c < V::kLanes ? columns - c : V::kLanes;
+    const typename V::Reg value =
+        V::mul(silu<V>(V::load_first(gate + c, lanes)), V::load_first(up + c, lanes));
+    V::store_first(gate + c, lanes, value);
+  }
+}
+
+}  // namespace
+}  // namespace glint
