@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
+#include "kernels/scalar/panel.h"
 #include "kernels/table.h"
 
 namespace glint {
@@ -21,6 +23,15 @@ float load(const bf16* p) {
   bf16 value;
   std::memcpy(&value, p, sizeof value);
   return value.to_float();
+}
+// float16, as a weight is stored.
+struct Half {
+  std::uint16_t bits;
+};
+float load(const Half* p) {
+  Half value;
+  std::memcpy(&value, p, sizeof value);
+  return f16_to_float(value.bits);
 }
 void store(float value, float* p) {
   *p = value;
@@ -213,6 +224,9 @@ KernelTable make_table() {
   table.bf16 = Matmul<bf16, bf16>::kernels();
   table.bf16_f32 = Matmul<bf16, float>::kernels();
   table.f32 = Matmul<float, float>::kernels();
+  table.f16 = Matmul<Half, bf16>::kernels();
+  table.f16_f32 = Matmul<Half, float>::kernels();
+  fill_scalar_panels(table);
   table.attend_bf16 = Attend<bf16>::kernels();
   table.attend_f32 = Attend<float>::kernels();
   table.attend_merge = attend_merge;
