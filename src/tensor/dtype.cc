@@ -16,11 +16,42 @@ struct DTypeRow {
 
 // In the order of the enumerators.
 constexpr DTypeRow kDTypes[] = {
-    {DType::kF32, "F32", 4}, {DType::kF16, "F16", 2},        {DType::kBf16, "BF16", 2},
-    {DType::kF64, "F64", 8}, {DType::kF8E4M3, "F8_E4M3", 1}, {DType::kF8E5M2, "F8_E5M2", 1},
-    {DType::kI8, "I8", 1},   {DType::kU8, "U8", 1},          {DType::kI16, "I16", 2},
-    {DType::kU16, "U16", 2}, {DType::kI32, "I32", 4},        {DType::kU32, "U32", 4},
-    {DType::kI64, "I64", 8}, {DType::kU64, "U64", 8},        {DType::kBool, "BOOL", 1},
+    {DType::kF32, "F32", 4},
+    {DType::kF16, "F16", 2},
+    {DType::kBf16, "BF16", 2},
+    {DType::kF64, "F64", 8},
+    {DType::kF8E4M3, "F8_E4M3", 1},
+    {DType::kF8E5M2, "F8_E5M2", 1},
+    {DType::kI8, "I8", 1},
+    {DType::kU8, "U8", 1},
+    {DType::kI16, "I16", 2},
+    {DType::kU16, "U16", 2},
+    {DType::kI32, "I32", 4},
+    {DType::kU32, "U32", 4},
+    {DType::kI64, "I64", 8},
+    {DType::kU64, "U64", 8},
+    {DType::kBool, "BOOL", 1},
+    {DType::kQ4_0, "Q4_0", 18, 32},
+    {DType::kQ4_1, "Q4_1", 20, 32},
+    {DType::kQ5_0, "Q5_0", 22, 32},
+    {DType::kQ5_1, "Q5_1", 24, 32},
+    {DType::kQ8_0, "Q8_0", 34, 32},
+    {DType::kQ2_K, "Q2_K", 84, 256},
+    {DType::kQ3_K, "Q3_K", 110, 256},
+    {DType::kQ4_K, "Q4_K", 144, 256},
+    {DType::kQ5_K, "Q5_K", 176, 256},
+    {DType::kQ6_K, "Q6_K", 210, 256},
+    {DType::kIQ1_S, "IQ1_S", 50, 256},
+    {DType::kIQ1_M, "IQ1_M", 56, 256},
+    {DType::kIQ2_XXS, "IQ2_XXS", 66, 256},
+    {DType::kIQ2_XS, "IQ2_XS", 74, 256},
+    {DType::kIQ2_S, "IQ2_S", 82, 256},
+    {DType::kIQ3_XXS, "IQ3_XXS", 98, 256},
+    {DType::kIQ3_S, "IQ3_S", 110, 256},
+    {DType::kIQ4_NL, "IQ4_NL", 18, 32},
+    {DType::kIQ4_XS, "IQ4_XS", 136, 256},
+    {DType::kMXFP4, "MXFP4", 17, 32},
+    {DType::kNVFP4, "NVFP4", 36, 64},
 };
 
 constexpr bool rows_follow_the_enumerators() {
@@ -69,6 +100,24 @@ float f16_to_float(std::uint16_t bits) {
   // Subnormal: mantissa * 2^-24, exact in float32.
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
   return sign != 0 ? -magnitude : magnitude;
+}
+
+std::uint16_t f16_from_float(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
+  if (magnitude >= 0x47800000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // 2^16 and up
+  std::uint32_t half;
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14 the unit of float16 is 2^-24, that of float32 between 0.5 and 1: adding 0.5
+    // rounds to it, nearest even.
+    const float sum = std::bit_cast<float>(magnitude) + 0.5f;
+    half = std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(0.5f);
+  } else {
+    half = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  }
+  return static_cast<std::uint16_t>(sign | half);
 }
 
 }  // namespace glint

@@ -83,5 +83,7 @@ struct bf16 {
 static_assert(sizeof(bf16) == 2);
 
 float f16_to_float(std::uint16_t bits);  // IEEE binary16
+// Rounds to nearest even, to infinity from 65520 on; NaN stays NaN (quiet).
+std::uint16_t f16_from_float(float value);
 
 }  // namespace glint

@@ -93,14 +93,15 @@ void decode_panel_row(const PanelFormat& format, const std::byte* panel, int row
 // The parts of one block of one row, as a panel stores them. Codes are 0 .. 2^code_bits - 1.
 struct BlockParts {
   std::uint8_t codes[256];
-  std::uint16_t d = 0, dmin = 0;    // float16 bits, super scales only
-  std::uint16_t half_scale[8];      // kHalf, kBf16: a group each
+  std::uint16_t d = 0, dmin = 0;  // float16 bits, super scales only
+  std::uint16_t half_scale[8];    // kHalf, kBf16: a group each
   std::uint16_t half_min[8];
-  std::uint8_t byte_scale[16];      // super scales: a group each; kSuperNibbles: both
+  std::uint8_t byte_scale[16];  // super scales: a group each; kSuperNibbles: both
   std::uint8_t byte_min[16];
 };
-// Takes a block apart.
+// Takes a block apart, and what its elements then are: out[block_size(format.type).elements].
 void split_block(DType type, const std::byte* block, BlockParts& parts);
+void decode_parts(const PanelFormat& format, const BlockParts& parts, float* out);
 
 // Packs up to kPanelRows rows of k columns into a panel; row r starts at rows + r * row_bytes.
 void pack_panel(DType type, const std::byte* rows, std::size_t row_bytes, int num_rows,
