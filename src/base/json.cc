@@ -380,6 +380,16 @@ Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
   }
 }
 
+bool is_utf8(std::string_view text) {
+  std::size_t bad = 0;
+  while (!text.empty()) {
+    const std::size_t length = utf8_sequence(text, bad);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 void append_json_string(std::string& out, std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
   out += '"';

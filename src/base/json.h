@@ -91,6 +91,8 @@ struct JsonLimits {
 // Parses one JSON document that fills `text`. Errors: kInvalidArgument with the byte offset.
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits = {});
 
+bool is_utf8(std::string_view text);  // well-formed, by RFC 3629
+
 // Appends `text` as a quoted JSON string. Invalid UTF-8 becomes U+FFFD.
 void append_json_string(std::string& out, std::string_view text);
 
