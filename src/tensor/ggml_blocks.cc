@@ -24,55 +24,74 @@ int round_to_int8(float value) {
   return static_cast<int>(std::round(std::clamp(value, -127.0f, 127.0f)));
 }
 
+float inverse_or_zero(float scale) {
+  return scale == 0 ? 0.0f : 1.0f / scale;
+}
+
 void encode_q8_0_block(const float* x, std::byte* block) {
   float largest = 0;
   for (std::size_t i = 0; i < kShort; ++i) largest = std::max(largest, std::fabs(x[i]));
   const float scale = std::min(largest / 127.0f, kMaxHalf);
-  const float inverse = scale == 0 ? 0.0f : 1.0f / scale;
+  const float inverse = inverse_or_zero(scale);
   put16(block, f16_from_float(scale));
   for (std::size_t i = 0; i < kShort; ++i)
     block[2 + i] = static_cast<std::byte>(round_to_int8(x[i] * inverse));
 }
 
-// One way to code a block: x is about scale * (codes - 8).
-struct Q4Try {
-  std::uint16_t scale = 0;
-  float error = 0;
-  std::uint8_t codes[kShort] = {};
-};
-
-void try_q4_scale(const float* x, float scale, Q4Try& result) {
-  result.scale = f16_from_float(std::clamp(scale, -kMaxHalf, kMaxHalf));
-  const float rounded = f16_to_float(result.scale);
-  const float inverse = rounded == 0 ? 0.0f : 1.0f / rounded;
-  result.error = 0;
-  for (std::size_t i = 0; i < kShort; ++i) {
-    // Plus 8.5 and cut off is rounding; the order of the arguments makes NaN a 0.
-    const float shifted = std::min(std::max(0.0f, x[i] * inverse + 8.5f), 15.0f);
-    const auto code = static_cast<int>(shifted);
-    result.codes[i] = static_cast<std::uint8_t>(code);
-    const float off = x[i] - rounded * static_cast<float>(code - 8);
-    result.error += off * off;
-  }
+// The code of a tame x (below) under 1 / scale: plus 8.5 and cut off is rounding.
+int q4_code(float x, float inverse) {
+  return std::clamp(static_cast<int>(x * inverse + 8.5f), 0, 15);
 }
 
-void encode_q4_0_block(const float* x, std::byte* block) {
-  // Scales are the largest element by minus so much: 8 makes it the lowest code, which the positive
-  // side lacks; larger ones are finer and cut it off.
-  constexpr float kSteps[] = {8.0f, 7.0f, 7.25f, 7.5f, 7.75f, 8.25f, 8.5f, 8.75f, 9.0f, -7.0f};
-  float largest = 0;
+// The squared error of a block under a scale, summed in lanes that the compiler can keep apart.
+float q4_error(const float* x, float scale) {
+  constexpr std::size_t kLanes = 8;
+  const float inverse = inverse_or_zero(scale);
+  float sums[kLanes] = {};
+  for (std::size_t i = 0; i < kShort; i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const float value = x[i + lane];
+      const float off = value - scale * static_cast<float>(q4_code(value, inverse) - 8);
+      sums[lane] += off * off;
+    }
+  }
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// A scale as the block will hold it.
+float half_precision(float scale) {
+  return f16_to_float(f16_from_float(std::clamp(scale, -kMaxHalf, kMaxHalf)));
+}
+
+// What every Q4_0 block can hold: so x / scale is a small number, and NaN is 0.
+float tame(float x) {
+  return std::isnan(x) ? 0.0f : std::clamp(x, -8 * kMaxHalf, 8 * kMaxHalf);
+}
+
+void encode_q4_0_block(const float* from, std::byte* block) {
+  // The largest element is minus so many scales: 8 makes it the lowest code, which has no positive
+  // counterpart; less spreads the codes wider, more cuts the largest off and is finer elsewhere.
+  constexpr float kSteps[] = {7.0f, 7.25f, 7.5f, 7.75f, 8.25f, 8.5f, 8.75f, 9.0f};
+  float x[kShort], largest = 0;
   for (std::size_t i = 0; i < kShort; ++i) {
+    x[i] = tame(from[i]);
     if (std::fabs(x[i]) > std::fabs(largest)) largest = x[i];
   }
-  Q4Try best, other;
-  try_q4_scale(x, largest / -kSteps[0], best);
-  for (const float step : std::span(kSteps).subspan(1)) {
-    try_q4_scale(x, largest / -step, other);
-    if (other.error < best.error) best = other;
+  float best = half_precision(largest / -8.0f);
+  float least = q4_error(x, best);
+  for (const float step : kSteps) {
+    const float scale = half_precision(largest / -step);
+    const float error = q4_error(x, scale);
+    if (!(error < least)) continue;
+    least = error;
+    best = scale;
   }
-  put16(block, best.scale);
-  for (std::size_t i = 0; i < kShort / 2; ++i)
-    block[2 + i] = static_cast<std::byte>(best.codes[i] | best.codes[i + kShort / 2] << 4);
+  put16(block, f16_from_float(best));
+  const float inverse = inverse_or_zero(best);
+  for (std::size_t i = 0; i < kShort / 2; ++i) {
+    const int low = q4_code(x[i], inverse), high = q4_code(x[i + kShort / 2], inverse);
+    block[2 + i] = static_cast<std::byte>(low | high << 4);
+  }
 }
 
 }  // namespace

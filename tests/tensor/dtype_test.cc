@@ -21,6 +21,24 @@ TEST(DType, every_name_leads_back_to_its_type) {
     EXPECT_EQ(dtype_from_name(unknown), std::nullopt);
 }
 
+TEST(DType, block_types_have_names_but_no_safetensors_header_holds_them) {
+  for (int i = 0; i < kNumBlockTypes; ++i) {
+    const auto dtype = static_cast<DType>(static_cast<int>(kFirstBlockType) + i);
+    EXPECT_FALSE(dtype_name(dtype).empty());
+    EXPECT_EQ(dtype_from_name(dtype_name(dtype)), std::nullopt);
+    EXPECT_EQ(block_size(dtype).elements % 32, 0u);
+  }
+  EXPECT_EQ(dtype_name(DType::kIQ3_XXS), "IQ3_XXS");
+  EXPECT_EQ(block_size(DType::kQ4_K).elements, 256u);
+  EXPECT_EQ(block_size(DType::kQ4_K).bytes, 144u);
+  EXPECT_EQ(block_size(DType::kF16).elements, 1u);
+  EXPECT_EQ(block_size(DType::kF16).bytes, 2u);
+}
+
+TEST(DTypeDeathTest, a_block_type_has_no_bytes_per_element) {
+  EXPECT_DEATH(dtype_bytes(DType::kQ8_0), "internal error");
+}
+
 TEST(Bf16, every_bit_pattern_survives_a_round_trip) {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     const bf16 value{static_cast<std::uint16_t>(bits)};
@@ -62,6 +80,32 @@ TEST(F16, every_bit_pattern_has_the_value_of_its_fields) {
       EXPECT_EQ(std::signbit(value), sign < 0);
     }
   }
+}
+
+TEST(F16, every_bit_pattern_survives_a_round_trip) {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const float wide = f16_to_float(static_cast<std::uint16_t>(bits));
+    EXPECT_EQ(f16_from_float(wide), std::isnan(wide) ? (bits & 0x8000u) | 0x7e00u : bits);
+  }
+}
+
+TEST(F16, rounds_to_the_nearest_and_ties_to_even) {
+  // Between neighbours of one sign: the middle goes to the even one, a little off it to the nearer.
+  for (std::uint16_t bits = 0; bits < 0x7bff; ++bits) {
+    const float low = f16_to_float(bits);
+    const float high = f16_to_float(static_cast<std::uint16_t>(bits + 1));
+    const float middle = low + (high - low) / 2;
+    const auto even = static_cast<std::uint16_t>(bits + (bits & 1));
+    ASSERT_EQ(f16_from_float(middle), even);
+    ASSERT_EQ(f16_from_float(-middle), even | 0x8000);
+    ASSERT_EQ(f16_from_float(std::nextafter(middle, 0.0f)), bits);
+    ASSERT_EQ(f16_from_float(std::nextafter(middle, 1e9f)), bits + 1);
+  }
+  EXPECT_EQ(f16_from_float(65519.0f), 0x7bff);
+  EXPECT_EQ(f16_from_float(65520.0f), 0x7c00);
+  EXPECT_EQ(f16_from_float(3e38f), 0x7c00);
+  EXPECT_EQ(f16_from_float(-3e38f), 0xfc00);
+  EXPECT_EQ(f16_from_float(1e-40f), 0);
 }
 
 }  // namespace

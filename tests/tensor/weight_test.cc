@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
+
+#include "tensor/ggml_blocks.h"
+#include "tensor/panel.h"
 
 namespace glint {
 namespace {
@@ -62,6 +66,89 @@ TEST(Weight, a_borrowed_row_need_not_be_aligned) {
     decode_row(shifted, 1, row);
     EXPECT_EQ(row, (std::vector<float>{3, 4, 5}));
   }
+}
+
+// 40 rows of 512 columns of Q4_K, and the same as panels.
+constexpr std::size_t kBlockRows = 40, kBlockCols = 512;
+
+std::shared_ptr<std::vector<std::byte>> q4_k_rows() {
+  const auto bytes = std::make_shared<std::vector<std::byte>>(kBlockRows * 2 * 144);
+  std::uint32_t state = 1;
+  for (std::byte& byte : *bytes)
+    byte = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
+  for (std::size_t block = 0; block < bytes->size(); block += 144) {
+    (*bytes)[block + 1] = std::byte{0x24};  // both scales about 0.02
+    (*bytes)[block + 3] = std::byte{0x25};
+  }
+  return bytes;
+}
+
+Weight block_weight() {
+  const auto bytes = q4_k_rows();
+  return Weight::borrow(QuantFormat::kBlocks, DType::kQ4_K, kBlockRows, kBlockCols, bytes->data(),
+                        bytes);
+}
+
+Weight panel_weight() {
+  const auto bytes = q4_k_rows();
+  const std::size_t row_bytes = 2 * 144;
+  const std::size_t stride = panel_format(DType::kQ4_K).panel_bytes(kBlockCols);
+  const auto panels = std::make_shared<AlignedBuffer>(
+      Weight::bytes_of(QuantFormat::kPanels, DType::kQ4_K, kBlockRows, kBlockCols));
+  for (std::size_t row = 0; row < kBlockRows; row += 16)
+    pack_panel(DType::kQ4_K, bytes->data() + row * row_bytes, row_bytes,
+               static_cast<int>(std::min<std::size_t>(16, kBlockRows - row)), kBlockCols,
+               panels->data() + row / 16 * stride);
+  return Weight::borrow(QuantFormat::kPanels, DType::kQ4_K, kBlockRows, kBlockCols, panels->data(),
+                        panels);
+}
+
+std::vector<float> decoded_row(const Weight& weight, std::size_t index) {
+  std::vector<float> row(weight.cols());
+  decode_row(weight, index, row);
+  return row;
+}
+
+TEST(Weight, blocks_and_panels_have_equal_rows) {
+  const Weight blocks = block_weight(), panels = panel_weight();
+  EXPECT_EQ(blocks.type(), DType::kQ4_K);
+  EXPECT_EQ(blocks.row_bytes(), 2u * 144);
+  EXPECT_EQ(blocks.stride(), 2u * 144);
+  EXPECT_EQ(blocks.nbytes(), kBlockRows * 2 * 144);
+  for (std::size_t row = 0; row < kBlockRows; ++row) {
+    std::vector<float> expected(kBlockCols);
+    decode_blocks(DType::kQ4_K, blocks.row(row), 2, expected.data());
+    EXPECT_TRUE(std::ranges::any_of(expected, [](float value) { return value != 0; }));
+    EXPECT_EQ(decoded_row(blocks, row), expected);
+    EXPECT_EQ(decoded_row(panels, row), expected);
+  }
+}
+
+TEST(Weight, panels_take_whole_sixteens_of_rows) {
+  const Weight panels = panel_weight();
+  // 16 rows of 512 columns: 16 * 512 / 2 bytes of codes, 2 * 2 halves and 16 * 2 bytes a row.
+  EXPECT_EQ(panels.stride(), 16u * (512 / 2 + 2 * 2 * 2 + 16 * 2));
+  EXPECT_EQ(panels.nbytes(), 3 * panels.stride());
+  EXPECT_EQ(panels.slice_rows(16, 40).nbytes(), 2 * panels.stride());
+  EXPECT_EQ(panels.slice_rows(16, 17).nbytes(), panels.stride());
+}
+
+TEST(Weight, slices_of_blocks_and_panels_start_where_they_say) {
+  const Weight blocks = block_weight(), panels = panel_weight();
+  EXPECT_EQ(decoded_row(blocks.slice_rows(7, 20), 12), decoded_row(blocks, 19));
+  const Weight slice = panels.slice_rows(16, 40);
+  EXPECT_EQ(slice.rows(), 24u);
+  EXPECT_EQ(slice.type(), DType::kQ4_K);
+  EXPECT_EQ(decoded_row(slice, 0), decoded_row(blocks, 16));
+  EXPECT_EQ(decoded_row(slice.slice_rows(16, 24), 7), decoded_row(blocks, 39));
+}
+
+TEST(WeightDeathTest, panels_are_not_cut_inside) {
+  const Weight panels = panel_weight();
+  EXPECT_DEATH(panels.slice_rows(8, 24), "internal error");
+  EXPECT_DEATH(panels.row_bytes(), "internal error");
+  EXPECT_DEATH(Weight::borrow(QuantFormat::kBlocks, DType::kQ4_K, 1, 128, panels.data(), nullptr),
+               "internal error");
 }
 
 TEST(WeightDeathTest, rows_outside_the_matrix_abort) {
