@@ -86,6 +86,21 @@ struct Bf16Format {
   }
 };
 
+// float16 weights widened to float32; activations float32, rounded to bfloat16 first if kRound.
+template <typename V, bool kRound>
+struct F16Format : F32Format<V> {
+  using Reg = typename V::Reg;
+  using Stored = std::uint16_t;
+
+  static Reg load_stored(const std::byte* w, int) { return V::load_f16(w); }
+  static void pack_row(const float* from, int n, float* to) {
+    for (int i = 0; i < n; i += V::kLanes) {
+      const Reg v = V::load_first(from + i, n - i < V::kLanes ? n - i : V::kLanes);
+      V::store(to + i, kRound ? V::round_to_bf16(v) : v);
+    }
+  }
+};
+
 // Products of R rows of packed activations with C rows of stored elements over k elements, added to
 // `sums`. Each sum adds the steps in order in one register, whatever R and C are.
 template <typename F, int R, int C>

@@ -61,7 +61,8 @@ bool available(Isa isa) {
   const Leaf leaf7_1 = leaf7.eax >= 1 ? cpuid(7, 1) : Leaf{};
   const std::uint64_t states = saved_states(leaf1);
   const bool avx2 = (states & kYmmStates) == kYmmStates && bit(leaf1.ecx, 12) &&
-                    bit(leaf1.ecx, 28) && bit(leaf7.ebx, 5);
+                    bit(leaf1.ecx, 28) && bit(leaf1.ecx, 29) &&
+                    bit(leaf7.ebx, 5);  // FMA, AVX, F16C, AVX2
   const bool avx512 = avx2 && (states & kZmmStates) == kZmmStates && bit(leaf7.ebx, 16) &&
                       bit(leaf7.ebx, 17) && bit(leaf7.ebx, 30) &&
                       bit(leaf7.ebx, 31);  // F, DQ, BW, VL

@@ -8,10 +8,11 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/avx2/panel.h"
 #include "kernels/table.h"
 #include "kernels/target.h"
 
-GLINT_TARGET_BEGIN("avx2,fma")
+GLINT_TARGET_BEGIN("avx2,fma,f16c")
 
 #include "kernels/attend-inl.h"
 #include "kernels/avx2/vec256-inl.h"
@@ -23,6 +24,8 @@ namespace {
 using F32 = F32Format<Vec256>;
 using Bf16 = Bf16Format<Vec256, true>;
 using Bf16Wide = Bf16Format<Vec256, false>;
+using F16 = F16Format<Vec256, true>;
+using F16Wide = F16Format<Vec256, false>;
 
 KernelTable make_table() {
   KernelTable table;
@@ -30,6 +33,9 @@ KernelTable make_table() {
   table.bf16 = Matmul<Bf16>::kernels();
   table.bf16_f32 = Matmul<Bf16Wide>::kernels();
   table.f32 = Matmul<F32>::kernels();
+  table.f16 = Matmul<F16>::kernels();
+  table.f16_f32 = Matmul<F16Wide>::kernels();
+  fill_avx2_panels(table);
   table.attend_bf16 = Attend<Bf16, Bf16>::kernels();
   table.attend_f32 = Attend<F32, F32>::kernels();
   Elementwise<Vec256>::fill(table);

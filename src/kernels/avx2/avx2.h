@@ -1,4 +1,4 @@
-// The table for processors with AVX2 and FMA.
+// The table for processors with AVX2, FMA and F16C.
 #pragma once
 
 namespace glint {

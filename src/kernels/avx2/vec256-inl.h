@@ -47,6 +47,10 @@ struct Vec256 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
   }
 
+  static Reg load_f16(const void* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
+
   static __m256i load_bits(const void* p) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(p));
   }

@@ -29,6 +29,8 @@ namespace {
 using F32 = F32Format<Vec512>;
 using Bf16 = Bf16Format<Vec512, true>;
 using Bf16Wide = Bf16Format<Vec512, false>;
+using F16 = F16Format<Vec512, true>;
+using F16Wide = F16Format<Vec512, false>;
 
 KernelTable make_table() {
   KernelTable table;
@@ -36,6 +38,8 @@ KernelTable make_table() {
   table.bf16 = Matmul<Bf16>::kernels();
   table.bf16_f32 = Matmul<Bf16Wide>::kernels();
   table.f32 = Matmul<F32>::kernels();
+  table.f16 = Matmul<F16>::kernels();
+  table.f16_f32 = Matmul<F16Wide>::kernels();
   table.attend_bf16 = Attend<Bf16, Bf16>::kernels();
   table.attend_f32 = Attend<F32, F32>::kernels();
   Elementwise<Vec512>::fill(table);

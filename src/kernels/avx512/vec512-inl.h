@@ -39,6 +39,11 @@ struct Vec512 {
   // v 2^n for whole n.
   static Reg scale(Reg v, Reg n) { return _mm512_scalef_ps(v, n); }
 
+  // Sixteen float16 as floats.
+  static Reg load_f16(const void* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+  }
+
   // Thirty-two bfloat16 as floats: those at even places, those at odd places.
   static Reg load_bf16_even(const void* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
