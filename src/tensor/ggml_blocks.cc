@@ -99,7 +99,7 @@ void encode_q4_0_block(const float* from, std::byte* block) {
 void decode_blocks(DType type, const std::byte* blocks, std::size_t count, float* out) {
   const PanelFormat& format = panel_format(type);
   const BlockSize size = block_size(type);
-  BlockParts parts;
+  BlockParts parts{};
   for (std::size_t i = 0; i < count; ++i) {
     split_block(type, blocks + i * size.bytes, parts);
     decode_parts(format, parts, out + i * size.elements);

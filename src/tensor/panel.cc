@@ -149,7 +149,7 @@ GroupScale group_scale(const PanelFormat& format, const BlockParts& parts, std::
   return {scale, -(f16_to_float(parts.dmin) * static_cast<float>(min))};
 }
 
-// The codes of four registers' worth of a plane, undone: code of column `column` of a step.
+// The code of a row at column `column` of a step: put_step undone.
 int step_code(int code_bits, const std::byte* step, std::size_t row, std::size_t column) {
   const auto v = static_cast<unsigned>(column / 4);
   const auto byte = [&](unsigned plane) {
@@ -204,7 +204,7 @@ void decode_panel_row(const PanelFormat& format, const std::byte* panel, int row
                       std::span<float> out) {
   const std::size_t n = block_size(format.type).elements;
   GLINT_CHECK(out.size() == k && k % n == 0 && row >= 0 && row < kPanelRows);
-  BlockParts parts;
+  BlockParts parts{};
   for (std::size_t begin = 0; begin < k; begin += n) {
     for (std::size_t i = 0; i < n; ++i)
       parts.codes[i] = static_cast<std::uint8_t>(panel_code(format, panel, row, begin + i));
@@ -227,7 +227,7 @@ void pack_panel(DType type, const std::byte* rows, std::size_t row_bytes, int nu
     const std::size_t tail = std::min<std::size_t>(64, format.panel_bytes(k));
     std::memset(panel + format.panel_bytes(k) - tail, 0, tail);
   }
-  BlockParts parts;
+  BlockParts parts{};
   for (std::size_t begin = 0; begin < k; begin += block.elements) {
     for (int row = 0; row < num_rows; ++row) {
       split_block(
