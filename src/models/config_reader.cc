@@ -166,48 +166,80 @@ Status ConfigReader::finish() const {
   return {};
 }
 
-RopeConfig read_plain_rope(ConfigReader& reader) {
-  RopeConfig rope;
-  rope.type = "default";
-  constexpr double kLow = 1.0, kHigh = 1e12;
-  const auto read_type = [&](const Json& block, std::string_view name) {
-    for (std::string_view key : {"rope_type", "type"}) {
-      const Json* type = block.find(key);
-      if (type != nullptr && type->is_string()) rope.type = type->as_string();
-    }
-    if (rope.type != "default") {
-      reader.fail(unsupported(
-          fmt::format("config.json: \"{}\" asks for rope type \"{}\", which this family does not "
-                      "support; only plain rope is",
-                      name, rope.type)));
-    }
+namespace {
+
+constexpr double kLowTheta = 1.0, kHighTheta = 1e12;
+
+void read_rope_type(ConfigReader& reader, const Json& block, std::string_view name,
+                    RopeConfig& rope) {
+  for (std::string_view key : {"rope_type", "type"}) {
+    const Json* type = block.find(key);
+    if (type != nullptr && type->is_string()) rope.type = type->as_string();
+  }
+  if (rope.type != "default") {
+    reader.fail(unsupported(
+        fmt::format("config.json: \"{}\" asks for rope type \"{}\", which this family does not "
+                    "support; only plain rope is",
+                    name, rope.type)));
+  }
+}
+
+void read_rope_parameters(ConfigReader& reader, const Json& block, RopeConfig& rope) {
+  const auto within = [](const Json& value, double low, double high) {
+    return value.is_number() && value.as_double() >= low && value.as_double() <= high;
   };
+  read_rope_type(reader, block, "rope_parameters", rope);
+  for (const auto& [key, value] : block.as_object()) {
+    if (key == "rope_theta" && within(value, kLowTheta, kHighTheta)) {
+      rope.theta = value.as_double();
+    } else if (key == "partial_rotary_factor" && within(value, 0, 1)) {
+      rope.partial_rotary_factor = value.as_double();
+    } else if (key != "rope_type" && key != "type") {
+      reader.fail(unsupported(fmt::format(
+          "config.json: \"rope_parameters\".\"{}\": {} is not supported", key, value.dump())));
+    }
+  }
+}
+
+// `rope` holds what applies where no key says otherwise.
+void read_rope(ConfigReader& reader, RopeConfig& rope) {
+  rope.type = "default";
   if (const Json* parameters = reader.value("rope_parameters"); parameters != nullptr) {
     if (!parameters->is_object()) {
       reader.fail(corrupt("config.json: \"rope_parameters\" must be an object"));
-      return rope;
+      return;
     }
-    read_type(*parameters, "rope_parameters");
-    for (const auto& [key, value] : parameters->as_object()) {
-      if (key == "rope_theta" && value.is_number() && value.as_double() >= kLow &&
-          value.as_double() <= kHigh) {
-        rope.theta = value.as_double();
-      } else if (key == "partial_rotary_factor" && value.is_number() && value.as_double() == 1.0) {
-      } else if (key != "rope_type" && key != "type") {
-        reader.fail(unsupported(fmt::format(
-            "config.json: \"rope_parameters\".\"{}\": {} is not supported", key, value.dump())));
-      }
-    }
+    read_rope_parameters(reader, *parameters, rope);
   }
   if (const Json* scaling = reader.value("rope_scaling"); scaling != nullptr) {
     if (scaling->is_object()) {
-      read_type(*scaling, "rope_scaling");
+      read_rope_type(reader, *scaling, "rope_scaling", rope);
     } else {
       reader.fail(corrupt("config.json: \"rope_scaling\" must be null or an object"));
     }
   }
-  if (rope.theta == 0) rope.theta = reader.number("rope_theta", kLow, kHigh);
+  if (rope.theta == 0) rope.theta = reader.number("rope_theta", kLowTheta, kHighTheta);
   reader.value("rope_theta");
+}
+
+}  // namespace
+
+RopeConfig read_plain_rope(ConfigReader& reader) {
+  RopeConfig rope;
+  read_rope(reader, rope);
+  if (rope.partial_rotary_factor != 1) {
+    reader.fail(unsupported(fmt::format(
+        "config.json: \"rope_parameters\".\"partial_rotary_factor\": {} is not supported (this "
+        "family rotates all of its rope width)",
+        rope.partial_rotary_factor)));
+  }
+  return rope;
+}
+
+RopeConfig read_partial_rope(ConfigReader& reader, double fallback) {
+  RopeConfig rope;
+  rope.partial_rotary_factor = reader.number_or("partial_rotary_factor", fallback, 0, 1);
+  read_rope(reader, rope);
   return rope;
 }
 

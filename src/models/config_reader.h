@@ -57,9 +57,13 @@ class ConfigReader {
 // RoPE settings in either spelling: rope_theta (+ rope_scaling), or rope_parameters.
 struct RopeConfig {
   double theta = 0;
-  std::string type;  // "default", "yarn", ...
+  std::string type;                  // "default", "yarn", ...
+  double partial_rotary_factor = 1;  // the share of a head's width that is rotated
 };
-// Reads and marks all rope keys; scaling other than "default" is refused by name.
+// Reads and marks all rope keys; scaling other than "default" is refused by name, and so is a
+// partial rotation.
 RopeConfig read_plain_rope(ConfigReader& reader);
+// The same for families that rotate a part of each head, `fallback` of it where no key says more.
+RopeConfig read_partial_rope(ConfigReader& reader, double fallback);
 
 }  // namespace glint

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/glm4_moe.h"
 #include "models/glm4_moe_lite.h"
 
 namespace glint {
@@ -16,6 +17,7 @@ struct Family {
 };
 
 constexpr Family kFamilies[] = {
+    {"glm4_moe", describe_glm4_moe, check_glm4_moe, load_glm4_moe},
     {"glm4_moe_lite", describe_glm4_moe_lite, check_glm4_moe_lite, load_glm4_moe_lite},
 };
 

@@ -1,16 +1,17 @@
-// glm4_moe_lite against transformers' numbers (tests/data/golden), and against itself: the same
-// bits however the work is cut.
+// Every family against transformers' numbers (tests/data/golden), and against itself: the same bits
+// however the work is cut.
+#include "golden.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "golden.h"
-
 namespace glint::golden {
 namespace {
 
-const char* const kCases[] = {"glm4_moe_lite", "glm4_moe_lite_groups"};
+const char* const kCases[] = {"glm4_moe", "glm4_moe_noqknorm", "glm4_moe_lite",
+                              "glm4_moe_lite_groups"};
 
 // How many leading positions choose the same experts in both runs.
 std::size_t rows_before_a_flip(const std::map<std::string, std::vector<float>>& a,
@@ -44,10 +45,16 @@ class Golden : public testing::TestWithParam<std::tuple<const char*, Isa>> {
   Runner::Options f32() const {
     return {isa_, 2, Compute::kF32, LatentForm::kByCost, WeightPlacement::kResident};
   }
+  // The ways to compute this family's attention.
+  std::vector<LatentForm> forms() const {
+    const Runner runner(golden_.folder(), f32());
+    if (runner.model().info().attention_class != "MLA") return {LatentForm::kByCost};
+    return {LatentForm::kAbsorbed, LatentForm::kExpanded};
+  }
 };
 
 TEST_P(Golden, f32_logits_match_transformers_at_every_chunk_size) {
-  for (const LatentForm form : {LatentForm::kAbsorbed, LatentForm::kExpanded}) {
+  for (const LatentForm form : forms()) {
     for (const int chunk : {0, 1, 7, 64}) {
       Runner::Options options = f32();
       options.form = form;
@@ -131,7 +138,7 @@ TEST_P(Golden, a_batch_of_all_prompts_matches_transformers) {
 }
 
 // The promise of --deterministic: nothing about the cut changes a bit.
-TEST_P(Golden, absorbed_results_have_the_same_bits_however_the_work_is_cut) {
+TEST_P(Golden, deterministic_results_have_the_same_bits_however_the_work_is_cut) {
   for (const Compute compute : {Compute::kF32, Compute::kBf16}) {
     Runner::Options options{isa_, 1, compute, LatentForm::kAbsorbed, WeightPlacement::kResident};
     std::vector<std::vector<std::int32_t>> prompts;

@@ -1,0 +1,244 @@
+// glm4_moe (GLM-4.5, 4.5-Air, 4.6, 4.7): grouped-query attention with a partial rope and per-head
+// keys and values in the cache, a sigmoid-routed mixture of experts after the first dense layers,
+// and one multi-token-prediction layer that is recognised and left alone. Checked against
+// transformers 5.24 (modeling_glm4_moe.py) by tests/models.
+#include "models/glm4_moe.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "models/config_reader.h"
+#include "models/layers/decoder.h"
+#include "models/layers/gqa.h"
+#include "models/tensor_binder.h"
+
+namespace glint {
+namespace {
+
+std::size_t size(int n) {
+  return static_cast<std::size_t>(n);
+}
+
+// ---- config
+
+struct Config {
+  DecoderConfig decoder;
+  GqaDims gqa;
+  bool attention_bias = false;
+  bool use_qk_norm = false;
+  double partial_rotary_factor = 0;
+  double rope_theta = 0;
+};
+
+void read_attention(ConfigReader& r, Config& c) {
+  GqaDims& m = c.gqa;
+  m.hidden_size = c.decoder.hidden_size;
+  m.norm_eps = c.decoder.rms_norm_eps;
+  m.num_heads = r.integer("num_attention_heads", 1, 4096);
+  m.num_kv_heads = r.integer("num_key_value_heads", 1, m.num_heads);
+  m.head_dim = r.integer("head_dim", 2, 1 << 12);
+  c.attention_bias = r.boolean_or("attention_bias", false);
+  c.use_qk_norm = r.boolean_or("use_qk_norm", false);
+  const RopeConfig rope = read_partial_rope(r, 0.5);
+  c.partial_rotary_factor = rope.partial_rotary_factor;
+  c.rope_theta = rope.theta;
+  m.rotary_dim = static_cast<int>(m.head_dim * rope.partial_rotary_factor);
+  if (m.num_heads % m.num_kv_heads != 0) {
+    r.fail(corrupt("config.json: \"num_key_value_heads\" does not divide \"num_attention_heads\""));
+  }
+  if (m.rotary_dim < 2 || m.rotary_dim % 2 != 0) {
+    r.fail(corrupt(fmt::format(
+        "config.json: \"partial_rotary_factor\" {} of \"head_dim\" {} is not a positive even "
+        "number of values",
+        rope.partial_rotary_factor, m.head_dim)));
+  }
+}
+
+Result<Config> parse_config(const Json& json) {
+  ConfigReader r(json, "config.json");
+  Config c;
+  c.decoder = read_decoder(r);
+  read_attention(r, c);
+  r.ignore_common();
+  GLINT_TRY_VOID(r.finish());
+  return c;
+}
+
+// ---- weights
+
+struct Layer {
+  std::vector<float> input_layernorm;  // [hidden]
+  GqaWeights self_attn;
+  FeedForward mlp;
+};
+
+struct Weights {
+  DecoderEnds ends;
+  std::vector<Layer> layers;
+};
+
+GqaWeights bind_attention(TensorBinder& b, const std::string& prefix, const Config& c) {
+  const GqaDims& d = c.gqa;
+  GqaWeights w;
+  w.q_proj = b.matrix(prefix + "q_proj.weight", d.q_width(), d.hidden_size);
+  w.k_proj = b.matrix(prefix + "k_proj.weight", d.kv_width(), d.hidden_size);
+  w.v_proj = b.matrix(prefix + "v_proj.weight", d.kv_width(), d.hidden_size);
+  if (c.attention_bias) {
+    w.q_proj_bias = b.vector(prefix + "q_proj.bias", d.q_width());
+    w.k_proj_bias = b.vector(prefix + "k_proj.bias", d.kv_width());
+    w.v_proj_bias = b.vector(prefix + "v_proj.bias", d.kv_width());
+  }
+  if (c.use_qk_norm) {
+    w.q_norm = b.vector(prefix + "q_norm.weight", d.head_dim);
+    w.k_norm = b.vector(prefix + "k_norm.weight", d.head_dim);
+  }
+  w.o_proj = b.matrix(prefix + "o_proj.weight", d.hidden_size, d.q_width());
+  return w;
+}
+
+Weights bind_all(TensorBinder& b, const Config& c) {
+  Weights w;
+  w.ends = bind_ends(b, c.decoder);
+  for (int i = 0; i < c.decoder.num_layers && !b.hopeless(); ++i) {
+    const std::string prefix = fmt::format("model.layers.{}.", i);
+    Layer layer;
+    layer.input_layernorm = b.vector(prefix + "input_layernorm.weight", c.gqa.hidden_size);
+    layer.self_attn = bind_attention(b, prefix + "self_attn.", c);
+    layer.mlp = bind_feed_forward(b, c.decoder, i);
+    w.layers.push_back(std::move(layer));
+  }
+  return w;
+}
+
+Status check_formats(const Weights& w) {
+  for (std::size_t i = 0; i < w.layers.size(); ++i)
+    GLINT_TRY_VOID(check_formats(w.layers[i].mlp, static_cast<int>(i)));
+  return {};
+}
+
+// ---- description
+
+// Of one layer.
+std::uint64_t attention_parameters(const Config& c) {
+  const auto u = [](int n) { return static_cast<std::uint64_t>(n); };
+  const GqaDims& m = c.gqa;
+  const std::uint64_t in = u(m.q_width()) + 2 * u(m.kv_width());
+  return in * u(m.hidden_size) + (c.attention_bias ? in : 0) +
+         (c.use_qk_norm ? 2 * u(m.head_dim) : 0) + u(m.hidden_size) * u(m.q_width());
+}
+
+ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
+  const GqaDims& m = c.gqa;
+  ModelInfo info;
+  info.model_type = "glm4_moe";
+  info.family = "GLM-4.5 / 4.6 / 4.7";
+  info.attention_class = "GQA";
+  info.attention_why = fmt::format(
+      "model_type glm4_moe with num_key_value_heads {} of num_attention_heads {}: a key and a "
+      "value of {} for each kv head per token and layer, no shared latent (kv_lora_rank)",
+      m.num_kv_heads, m.num_heads, m.head_dim);
+  info.num_heads = m.num_heads;
+  info.num_kv_heads = m.num_kv_heads;
+  info.head_dims = {{"head_dim", m.head_dim, false},
+                    {"rotary_dim", m.rotary_dim, true},
+                    {"heads_per_kv_head", m.group(), true},
+                    {"cache_width", m.cache_width(), true}};
+  info.cache = {"kv_heads", c.decoder.num_layers, size(m.cache_width()) * sizeof(bf16)};
+  describe_decoder(c.decoder, attention_parameters(c), checkpoint, info);
+  return info;
+}
+
+// ---- forward
+
+class Glm4Moe final : public Model {
+ public:
+  Glm4Moe(Config config, Weights weights, ModelInfo info,
+          std::shared_ptr<const Checkpoint> checkpoint, const LoadOptions& options)
+      : config_(std::move(config)),
+        weights_(std::move(weights)),
+        info_(std::move(info)),
+        checkpoint_(std::move(checkpoint)),
+        compute_(options.compute),
+        rope_frequencies_(rope_frequencies(config_.rope_theta, config_.gqa.rotary_dim)) {}
+
+  const ModelInfo& info() const override { return info_; }
+
+  CacheSpec cache_spec() const override {
+    const std::size_t element = compute_ == Compute::kF32 ? sizeof(float) : sizeof(bf16);
+    return {"kv_heads", config_.decoder.num_layers, size(config_.gqa.cache_width()) * element};
+  }
+
+  void forward(Exec& exec, Cache& cache, const Batch& batch,
+               std::span<float> logits) const override {
+    run({exec, config_.decoder, compute_, batch, nullptr}, cache, logits);
+  }
+
+  void forward_probed(Exec& exec, Cache& cache, const Batch& batch, std::span<float> logits,
+                      const Probe& probe) const override {
+    run({exec, config_.decoder, compute_, batch, &probe}, cache, logits);
+  }
+
+ private:
+  void run(const DecoderStep& step, Cache& cache, std::span<float> logits) const;
+
+  Config config_;
+  Weights weights_;
+  ModelInfo info_;
+  std::shared_ptr<const Checkpoint> checkpoint_;
+  Compute compute_;
+  std::vector<float> rope_frequencies_;
+};
+
+void Glm4Moe::run(const DecoderStep& step, Cache& cache, std::span<float> logits) const {
+  GLINT_CHECK(logits.size() >= step.batch.logit_rows.size() * size(config_.decoder.vocab_size));
+  Workspace& workspace = step.exec.workspace;
+  Workspace::Scope scope(workspace);
+  auto* h = workspace.array<float>(step.values());  // the residual stream
+  auto* y = workspace.array<float>(step.values());
+  embed(step, weights_.ends, h);
+  step.report("embed", h);
+  const RopeAngles rope = rope_angles(step.exec, step.batch, rope_frequencies_);
+  for (int i = 0; i < config_.decoder.num_layers; ++i) {
+    const Layer& layer = weights_.layers[size(i)];
+    const std::string name = step.probe == nullptr ? std::string() : fmt::format("layer{}.", i);
+    gqa_attention(step.exec, config_.gqa, layer.self_attn, layer.input_layernorm,
+                  config_.decoder.rms_norm_eps, {step.batch, cache, i, rope, compute_}, h, y);
+    step.report(name + "attn", y);
+    add_to_stream(step, y, h);
+    feed_forward(step, layer.mlp, name, h, y);
+    step.report(name + "mlp", y);
+    add_to_stream(step, y, h);
+    step.report(name + "out", h);
+  }
+  head(step, weights_.ends, h, logits);
+}
+
+}  // namespace
+
+Result<ModelInfo> describe_glm4_moe(const Checkpoint& checkpoint) {
+  GLINT_TRY(const Config config, parse_config(checkpoint.config()));
+  return describe(config, checkpoint);
+}
+
+Status check_glm4_moe(const Checkpoint& checkpoint) {
+  GLINT_TRY(const Config config, parse_config(checkpoint.config()));
+  TensorBinder binder(checkpoint, WeightPlacement::kMapped);
+  const Weights weights = bind_all(binder, config);
+  GLINT_TRY_VOID(binder.finish());
+  return check_formats(weights);
+}
+
+Result<std::unique_ptr<Model>> load_glm4_moe(std::shared_ptr<const Checkpoint> checkpoint,
+                                             const LoadOptions& options) {
+  GLINT_TRY(Config config, parse_config(checkpoint->config()));
+  ModelInfo info = describe(config, *checkpoint);
+  TensorBinder binder(*checkpoint, options.placement);
+  Weights weights = bind_all(binder, config);
+  GLINT_TRY_VOID(binder.finish());
+  GLINT_TRY_VOID(check_formats(weights));
+  binder.load(options.pool, options.progress);
+  return std::unique_ptr<Model>(std::make_unique<Glm4Moe>(
+      std::move(config), std::move(weights), std::move(info), std::move(checkpoint), options));
+}
+
+}  // namespace glint

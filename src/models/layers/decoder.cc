@@ -1,0 +1,180 @@
+#include "models/layers/decoder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/integers.h"
+
+namespace glint {
+namespace {
+
+constexpr int kTokensPerTask = 16;
+
+std::size_t size(int n) {
+  return static_cast<std::size_t>(n);
+}
+
+GatedMlp bind_mlp(TensorBinder& b, const std::string& prefix, int hidden, int width) {
+  return {b.matrix(prefix + "gate_proj.weight", width, hidden),
+          b.matrix(prefix + "up_proj.weight", width, hidden),
+          b.matrix(prefix + "down_proj.weight", hidden, width)};
+}
+
+MoeWeights bind_moe(TensorBinder& b, const std::string& prefix, const DecoderConfig& c) {
+  MoeWeights w;
+  w.gate = b.matrix(prefix + "gate.weight", c.router.num_experts, c.hidden_size);
+  w.e_score_correction_bias =
+      b.vector(prefix + "gate.e_score_correction_bias", c.router.num_experts);
+  for (int e = 0; e < c.router.num_experts && !b.hopeless(); ++e) {
+    w.experts.push_back(bind_mlp(b, fmt::format("{}experts.{}.", prefix, e), c.hidden_size,
+                                 c.moe_intermediate_size));
+  }
+  if (c.n_shared_experts > 0) {
+    w.shared_experts = bind_mlp(b, prefix + "shared_experts.", c.hidden_size,
+                                c.moe_intermediate_size * c.n_shared_experts);
+  }
+  return w;
+}
+
+bool stored_alike(const GatedMlp& m) {
+  return m.gate.format() == m.up.format() && m.gate.format() == m.down.format();
+}
+
+// Calls work(first, count) for pieces of a step's tokens.
+template <typename Work>
+void for_tokens(const DecoderStep& step, const Work& work) {
+  step.exec.pool.run(size(ceil_div(step.tokens(), kTokensPerTask)), [&](std::size_t task, int) {
+    const int first = static_cast<int>(task) * kTokensPerTask;
+    work(first, std::min(kTokensPerTask, step.tokens() - first));
+  });
+}
+
+void report_routing(const DecoderStep& step, const std::string& name, const Routing& routing) {
+  if (step.probe == nullptr) return;
+  const std::size_t rows = step.batch.tokens.size();
+  const std::size_t k = size(step.config.router.experts_per_token);
+  auto* ids = step.exec.workspace.array<float>(rows * k);
+  std::copy_n(routing.experts, rows * k, ids);
+  (*step.probe)(name + "router_ids", ids, rows, k);
+  (*step.probe)(name + "router_weights", routing.weights, rows, k);
+}
+
+}  // namespace
+
+FeedForward bind_feed_forward(TensorBinder& binder, const DecoderConfig& config, int layer) {
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  FeedForward w;
+  w.post_attention_layernorm =
+      binder.vector(prefix + "post_attention_layernorm.weight", config.hidden_size);
+  w.dense = config.dense[size(layer)];
+  if (w.dense) {
+    w.mlp = bind_mlp(binder, prefix + "mlp.", config.hidden_size, config.intermediate_size);
+  } else {
+    w.moe = bind_moe(binder, prefix + "mlp.", config);
+  }
+  return w;
+}
+
+DecoderEnds bind_ends(TensorBinder& binder, const DecoderConfig& config) {
+  DecoderEnds w;
+  w.embed_tokens =
+      binder.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size);
+  w.norm = binder.vector("model.norm.weight", config.hidden_size);
+  if (!config.tie_word_embeddings) {
+    w.lm_head = binder.matrix("lm_head.weight", config.vocab_size, config.hidden_size);
+  } else {
+    w.lm_head = w.embed_tokens;
+    binder.skip([](std::string_view name) { return name == "lm_head.weight"; });
+  }
+  binder.skip(
+      [&](std::string_view name) { return belongs_to_mtp(name, config) || is_derived(name); });
+  return w;
+}
+
+Status check_formats(const FeedForward& feed_forward, int layer) {
+  bool ok = true;
+  if (feed_forward.dense) {
+    ok = stored_alike(feed_forward.mlp);
+  } else {
+    const MoeWeights& moe = feed_forward.moe;
+    ok = std::all_of(moe.experts.begin(), moe.experts.end(), stored_alike) &&
+         (moe.shared_experts.gate.empty() || stored_alike(moe.shared_experts));
+  }
+  if (ok) return {};
+  return unsupported(fmt::format(
+      "model.layers.{}: the gate, up and down matrices of one block are stored in different "
+      "dtypes, which is not supported; convert the checkpoint to one dtype",
+      layer));
+}
+
+void DecoderStep::report(const std::string& name, const float* values) const {
+  if (probe != nullptr) (*probe)(name, values, batch.tokens.size(), hidden());
+}
+
+void embed(const DecoderStep& step, const DecoderEnds& ends, float* h) {
+  const std::size_t d = step.hidden();
+  step.exec.pool.run(step.batch.tokens.size(), [&](std::size_t t, int) {
+    decode_row(ends.embed_tokens, size(step.batch.tokens[t]), {h + t * d, d});
+  });
+}
+
+void add_to_stream(const DecoderStep& step, const float* y, float* h) {
+  for_tokens(step, [&](int first, int count) {
+    const std::size_t at = size(first) * step.hidden();
+    step.exec.kernels.add(y + at, count * step.config.hidden_size, h + at);
+  });
+}
+
+void feed_forward(const DecoderStep& step, const FeedForward& weights, const std::string& name,
+                  const float* h, float* y) {
+  Exec& exec = step.exec;
+  Workspace::Scope scope(exec.workspace);
+  const int d = step.config.hidden_size, tokens = step.tokens();
+  auto* x = exec.workspace.array<float>(step.values());
+  for_tokens(step, [&](int first, int count) {
+    for (int t = first; t < first + count; ++t) {
+      exec.kernels.rms_norm(h + size(t) * size(d), weights.post_attention_layernorm.data(), d,
+                            step.config.rms_norm_eps, x + size(t) * size(d));
+    }
+  });
+  if (weights.dense) {
+    const MlpGroup group{&weights.mlp, {}, nullptr};
+    gated_mlp(exec, step.compute, x, tokens, d, {&group, 1}, y);
+    return;
+  }
+  const std::size_t picks = size(tokens) * size(step.config.router.experts_per_token);
+  const Routing routing{exec.workspace.array<std::int32_t>(picks),
+                        exec.workspace.array<float>(picks)};
+  route(exec, step.config.router, weights.moe, x, tokens, d, routing);
+  report_routing(step, name, routing);
+  moe(exec, step.compute, step.config.router, weights.moe, x, tokens, d, routing, y);
+}
+
+void head(const DecoderStep& step, const DecoderEnds& ends, const float* h,
+          std::span<float> logits) {
+  Exec& exec = step.exec;
+  Workspace::Scope scope(exec.workspace);
+  const std::size_t d = step.hidden();
+  const float eps = step.config.rms_norm_eps;
+  if (step.probe != nullptr) {
+    auto* normed = exec.workspace.array<float>(step.values());
+    for (std::size_t t = 0; t < step.batch.tokens.size(); ++t) {
+      exec.kernels.rms_norm(h + t * d, ends.norm.data(), step.config.hidden_size, eps,
+                            normed + t * d);
+    }
+    step.report("norm", normed);
+  }
+  const std::span<const std::int32_t> rows = step.batch.logit_rows;
+  if (rows.empty()) return;
+  auto* last = exec.workspace.array<float>(rows.size() * d);
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    std::memcpy(last + r * d, h + size(rows[r]) * d, d * sizeof(float));
+  const MatmulKernels& kernels = matmul_kernels(exec.kernels, ends.lm_head.format(), step.compute);
+  const Activations x = rms_norm_pack(exec, kernels, last, d, ends.norm.data(), eps,
+                                      static_cast<int>(rows.size()), step.config.hidden_size);
+  matmul(exec, {x, &ends.lm_head, logits.data(), size(step.config.vocab_size)});
+}
+
+}  // namespace glint

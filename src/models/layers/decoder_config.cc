@@ -1,0 +1,148 @@
+#include "models/layers/decoder_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace glint {
+namespace {
+
+std::uint64_t u64(int n) {
+  return static_cast<std::uint64_t>(n);
+}
+
+void read_experts(ConfigReader& r, DecoderConfig& c) {
+  RouterDims& m = c.router;
+  m.num_experts = r.integer("n_routed_experts", 1, 4096);
+  m.experts_per_token = r.integer("num_experts_per_tok", 1, m.num_experts);
+  m.n_group = r.integer_or("n_group", 1, 1, m.num_experts);
+  m.topk_group = r.integer_or("topk_group", 1, 1, m.n_group);
+  m.norm_topk_prob = r.boolean("norm_topk_prob");
+  m.routed_scaling_factor = static_cast<float>(r.number("routed_scaling_factor", 1e-6, 1e6));
+  c.moe_intermediate_size = r.integer("moe_intermediate_size", 1, 1 << 20);
+  c.n_shared_experts = r.integer_or("n_shared_experts", 0, 0, 64);
+  r.expect("topk_method", "noaux_tc", "the router of this family");
+  r.expect("scoring_func", "sigmoid", "the router of this family");
+  r.expect("moe_router_activation_func", "sigmoid", "the router of this family");
+  r.expect("moe_layer_freq", 1, "every layer after the dense ones is sparse");
+  if (m.num_experts % m.n_group != 0) {
+    r.fail(corrupt("config.json: \"n_group\" does not divide \"n_routed_experts\""));
+  } else if (m.n_group > 1 && m.num_experts / m.n_group < 2) {
+    r.fail(unsupported("config.json: groups of one expert (\"n_group\") are not supported"));
+  } else if (m.topk_group * (m.num_experts / m.n_group) < m.experts_per_token) {
+    r.fail(corrupt(
+        "config.json: \"topk_group\" groups hold fewer experts than \"num_experts_per_tok\""));
+  }
+}
+
+struct Counts {
+  std::uint64_t total = 0, active = 0;
+};
+
+// From shapes alone; `active` is what one decoded token multiplies with.
+Counts count_parameters(const DecoderConfig& c, std::uint64_t attention) {
+  const std::uint64_t d = u64(c.hidden_size);
+  const std::uint64_t expert = 3 * d * u64(c.moe_intermediate_size);
+  const std::uint64_t router = u64(c.router.num_experts) * (d + 1);
+  const std::uint64_t every_layer = attention + 2 * d;
+  Counts n;
+  for (const bool dense : c.dense) {
+    const std::uint64_t feed = 3 * d * u64(c.intermediate_size);
+    n.total += every_layer +
+               (dense ? feed : router + expert * u64(c.router.num_experts + c.n_shared_experts));
+    n.active +=
+        every_layer +
+        (dense ? feed : router + expert * u64(c.router.experts_per_token + c.n_shared_experts));
+  }
+  const std::uint64_t head = u64(c.vocab_size) * d;
+  n.total += d + head * (c.tie_word_embeddings ? 1u : 2u);
+  n.active += d + head;
+  return n;
+}
+
+void describe_tensors(const DecoderConfig& c, const Checkpoint& checkpoint, ModelInfo& info) {
+  std::uint64_t elements = 0;
+  bool has_bf16 = false, has_f32 = false, has_f16 = false;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    std::uint64_t n = 1;
+    for (const std::int64_t dim : tensor.shape) n *= static_cast<std::uint64_t>(dim);
+    if (belongs_to_mtp(name, c)) {
+      info.mtp_present = true;
+      info.mtp_parameters += n;
+      continue;
+    }
+    if (is_derived(name)) continue;
+    info.weight_bytes += tensor.bytes.size();
+    elements += n;
+    if (tensor.shape.size() < 2) continue;
+    has_bf16 = has_bf16 || tensor.dtype == DType::kBf16;
+    has_f16 = has_f16 || tensor.dtype == DType::kF16;
+    has_f32 = has_f32 || tensor.dtype == DType::kF32;
+  }
+  if (elements > 0) {
+    info.active_weight_bytes = static_cast<std::uint64_t>(
+        static_cast<double>(info.weight_bytes) / static_cast<double>(elements) *
+        static_cast<double>(info.active_parameters));
+  }
+  for (const auto& [present, name] :
+       {std::pair{has_bf16, "bf16"}, {has_f16, "f16"}, {has_f32, "f32"}}) {
+    if (present) info.weight_format += (info.weight_format.empty() ? "" : "+") + std::string(name);
+  }
+}
+
+}  // namespace
+
+DecoderConfig read_decoder(ConfigReader& r) {
+  DecoderConfig c;
+  c.vocab_size = r.integer("vocab_size", 2, 1 << 24);
+  c.hidden_size = r.integer("hidden_size", 1, 1 << 17);
+  c.num_layers = r.integer("num_hidden_layers", 1, 1024);
+  c.max_positions = r.integer("max_position_embeddings", 1, 1 << 28);
+  c.intermediate_size = r.integer("intermediate_size", 1, 1 << 20);
+  c.rms_norm_eps = static_cast<float>(r.number("rms_norm_eps", 0, 1));
+  c.tie_word_embeddings = r.boolean_or("tie_word_embeddings", false);
+  c.mtp_layers = r.integer_or("num_nextn_predict_layers", 0, 0, 8);
+  r.expect("hidden_act", "silu", "the activation of this family");
+  r.expect("mlp_bias", false, "feed-forward blocks of this family have no bias");
+  r.expect("quantization_config", Json(),
+           "this version reads BF16, F16 and F32 checkpoints; use the original one");
+  r.expect("sliding_window", Json(), "this family attends to everything before");
+  read_experts(r, c);
+  const int first_dense = r.integer_or("first_k_dense_replace", 1, 0, c.num_layers);
+  c.dense.assign(static_cast<std::size_t>(c.num_layers), false);
+  std::fill_n(c.dense.begin(), first_dense, true);
+  return c;
+}
+
+bool belongs_to_mtp(std::string_view tensor, const DecoderConfig& config) {
+  for (int i = 0; i < config.mtp_layers; ++i) {
+    if (tensor.starts_with(fmt::format("model.layers.{}.", config.num_layers + i))) return true;
+  }
+  return false;
+}
+
+bool is_derived(std::string_view tensor) {
+  return tensor.ends_with("rotary_emb.inv_freq") || tensor.ends_with("rotary_emb.cos_cached") ||
+         tensor.ends_with("rotary_emb.sin_cached");
+}
+
+void describe_decoder(const DecoderConfig& config, std::uint64_t attention_parameters,
+                      const Checkpoint& checkpoint, ModelInfo& info) {
+  info.vocab_size = config.vocab_size;
+  info.hidden_size = config.hidden_size;
+  info.num_layers = config.num_layers;
+  info.max_position_embeddings = config.max_positions;
+  info.mtp_layers = config.mtp_layers;
+  const Counts counts = count_parameters(config, attention_parameters);
+  info.total_parameters = counts.total;
+  info.active_parameters = counts.active;
+  describe_tensors(config, checkpoint, info);
+  if (config.mtp_layers > 0 && checkpoint.has_weights() && !info.mtp_present) {
+    info.notes.push_back(fmt::format(
+        "config.json declares {} MTP layer(s), but the checkpoint has no such tensors: MTP "
+        "stays off",
+        config.mtp_layers));
+  }
+}
+
+}  // namespace glint
