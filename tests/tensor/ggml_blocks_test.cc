@@ -78,6 +78,25 @@ TEST(GgmlBlocks, four_bit_values_are_the_formats) {
   for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(values[i], fp4_values()[i]);
 }
 
+TEST(GgmlBlocks, every_scale_of_the_float_types_has_its_value) {
+  // Code 2 stands for 1, twice itself in the table.
+  std::vector<std::byte> block(36, std::byte{0x22});
+  float values[64];
+  for (int bits = 0; bits < 256; ++bits) {
+    block[0] = static_cast<std::byte>(bits);
+    decode_blocks(DType::kMXFP4, block.data(), 1, values);
+    EXPECT_EQ(values[0], std::ldexp(1.0f, bits - 127)) << bits;
+
+    decode_blocks(DType::kNVFP4, block.data(), 1, values);
+    const int exponent = bits >> 3 & 15;
+    const auto mantissa = static_cast<float>(bits & 7);
+    float scale =
+        exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(1.0f + mantissa / 8.0f, exponent - 7);
+    if (bits == 0x7f) scale = 0;
+    EXPECT_EQ(values[0], scale) << bits;
+  }
+}
+
 std::string hex(std::span<const std::byte> bytes) {
   std::string text;
   for (const std::byte byte : bytes) {
