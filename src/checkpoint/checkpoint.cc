@@ -11,6 +11,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "checkpoint/file_kind.h"
+#include "checkpoint/gguf.h"
+#include "checkpoint/gguf_model.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/weight_files.h"
 
@@ -21,18 +23,24 @@ namespace fs = std::filesystem;
 
 using TensorMap = std::map<std::string, TensorRef, std::less<>>;
 
-// A path that is a file, where a folder is wanted.
+bool is_gguf(const fs::path& path) {
+  const auto file = MappedFile::open(path);
+  return path.extension() == ".gguf" ||
+         (file && foreign_kind((*file)->bytes()) == ForeignKind::kGguf);
+}
+
+// A path that is a file, and no GGUF, where a folder is wanted.
 Error file_instead_of_folder(const fs::path& path) {
   const std::string name = path.string();
   const auto file = MappedFile::open(path);
   const auto kind = file ? foreign_kind((*file)->bytes()) : std::nullopt;
   if (kind) return wrong_kind(name, *kind);
-  if (path.extension() == ".gguf") return wrong_kind(name, ForeignKind::kGguf);
   for (const char* pickle : {".bin", ".pt", ".pth", ".ckpt", ".pkl"}) {
     if (path.extension() == pickle) return wrong_kind(name, ForeignKind::kPickle);
   }
-  return invalid_argument(
-      name + " is a file; give the model's folder, which holds config.json and *.safetensors");
+  return invalid_argument(name +
+                          " is a file; give the model's folder, which holds config.json and "
+                          "*.safetensors, or a .gguf file");
 }
 
 Error no_config(const fs::path& folder) {
@@ -42,7 +50,6 @@ Error no_config(const fs::path& folder) {
     return std::any_of(files->begin(), files->end(),
                        [&](const std::string& n) { return n.ends_with(suffix); });
   };
-  if (has(".gguf")) return no_weights(folder, *files);
   if (has("adapter_config.json")) {
     return unsupported(folder.string() +
                        " is an adapter, not a model; merge it into its model first");
@@ -153,20 +160,47 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::open(const fs::path& path,
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
     return not_found(
-        fmt::format("{} does not exist; give the folder of a model (config.json and *.safetensors)",
+        fmt::format("{} does not exist; give the folder of a model (config.json and *.safetensors) "
+                    "or a .gguf file",
                     path.string()));
   }
   auto checkpoint = std::make_shared<Checkpoint>();
-  if (!fs::is_directory(status)) {
-    if (weights_required || path.extension() != ".json") return file_instead_of_folder(path);
-    checkpoint->folder_ = path.has_parent_path() ? path.parent_path() : ".";
+  const bool is_folder = fs::is_directory(status);
+  checkpoint->folder_ = is_folder                ? path
+                        : path.has_parent_path() ? path.parent_path()
+                                                 : fs::path(".");
+  if (is_folder) {
+    GLINT_TRY_VOID(checkpoint->read_folder(weights_required));
+  } else if (is_gguf(path)) {
+    GLINT_TRY_VOID(checkpoint->read_gguf(path));
+  } else if (weights_required || path.extension() != ".json") {
+    return file_instead_of_folder(path);
+  } else {
     GLINT_TRY(checkpoint->config_, read_json_object(path));
-    return std::shared_ptr<const Checkpoint>(std::move(checkpoint));
   }
-  checkpoint->folder_ = path;
-  GLINT_TRY_VOID(checkpoint->read_json_files());
-  GLINT_TRY_VOID(checkpoint->read_weights(weights_required));
   return std::shared_ptr<const Checkpoint>(std::move(checkpoint));
+}
+
+Status Checkpoint::read_folder(bool weights_required) {
+  GLINT_TRY(const auto gguf, find_gguf_model(folder_));
+  if (gguf) return read_gguf(*gguf);
+  GLINT_TRY_VOID(read_json_files());
+  return read_weights(weights_required);
+}
+
+Status Checkpoint::read_gguf(const fs::path& path) {
+  GLINT_TRY(gguf_, GgufFile::open(path));
+  GLINT_TRY(GgufModel model, translate_gguf(*gguf_));
+  config_ = std::move(model.config);
+  generation_config_ = std::move(model.generation_config);
+  notes_ = std::move(model.notes);
+  files_ = gguf_->files();
+  for (TensorRef& tensor : model.tensors) {
+    total_bytes_ += tensor.bytes.size();
+    std::string name = tensor.name;
+    tensors_.try_emplace(std::move(name), std::move(tensor));
+  }
+  return {};
 }
 
 Status Checkpoint::read_json_files() {
@@ -227,6 +261,7 @@ const TensorRef* Checkpoint::find(std::string_view name) const {
 std::string Checkpoint::why_missing(std::string_view name) const {
   if (find(name) != nullptr) return "it is there";
   if (files_.empty()) return fmt::format("{} holds no weights", folder_.string());
+  if (gguf_) return fmt::format("no tensor of {} stands for it", gguf_->path().string());
   std::string why;
   if (has_index_) {
     why = fmt::format("{} does not name it, and none of the files it names holds it", kIndexName);

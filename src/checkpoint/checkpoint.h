@@ -1,6 +1,6 @@
-// A Hugging Face model folder: its safetensors (single or sharded) as one map of names to bytes,
-// and its small JSON files. Bytes and names only: knows nothing of models. Everything is validated
-// before any weight is read.
+// A model on disk: a Hugging Face folder, its safetensors (single or sharded) as one map of names
+// to bytes and its small JSON files; or GGUF files, in the same terms (checkpoint/gguf_model.h).
+// Bytes and names only: knows nothing of models. Everything is validated before any weight is read.
 #pragma once
 
 #include <cstdint>
@@ -46,21 +46,29 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::span<const s
                                                                std::uint64_t file_size,
                                                                std::string_view file_name);
 
+class GgufFile;
+
 class Checkpoint {
  public:
-  // Opens a folder. `weights_required` false: a folder (or a bare config.json) without weights is
-  // fine, for `inspect`. Errors name the file, the tensor and the remedy: missing folder, no
-  // config.json, only pickles (.bin/.pt), a shard of the index that is missing (all listed,
-  // "incomplete download?"), tensors the index promises that its shard lacks, truncated files, one
-  // tensor in two files, GGUF, git-lfs pointers, web pages. Foreign safetensors beside an index are
-  // ignored with a debug line, except that MTP tensors of an unlisted mtp.safetensors are taken,
-  // with a warning. Nothing is ever unpickled.
+  // Opens a folder, or a GGUF file (known by its content; any shard of a set). A folder without
+  // safetensors whose GGUF files are of one model is that model. `weights_required` false: a folder
+  // (or a bare config.json) without weights is fine, for `inspect`. Errors name the file, the
+  // tensor and the remedy: missing folder, no config.json, only pickles (.bin/.pt), several GGUF
+  // models, a shard that is missing (all listed, "incomplete download?"), tensors the index
+  // promises that its shard lacks, truncated files, one tensor in two files, git-lfs pointers, web
+  // pages. Foreign safetensors beside an index are ignored with a debug line, except that MTP
+  // tensors of an unlisted mtp.safetensors are taken, with a warning. Nothing is ever unpickled.
   static Result<std::shared_ptr<const Checkpoint>> open(const std::filesystem::path& path,
                                                         bool weights_required = true);
   // A config alone, an object, with no folder and no tensors.
   static std::shared_ptr<const Checkpoint> of_config(Json config);
 
+  // The folder opened, or the one that the GGUF file lies in.
   const std::filesystem::path& folder() const { return folder_; }
+  // The GGUF file behind everything else here; null for a Hugging Face folder.
+  const GgufFile* gguf() const { return gguf_.get(); }
+  // What was assumed where a GGUF file is silent, one line each.
+  const std::vector<std::string>& notes() const { return notes_; }
   const Json& config() const { return config_; }  // config.json, always an object
   const Json& generation_config() const { return generation_config_; }  // null when absent
   bool has_weights() const { return !tensors_.empty(); }
@@ -76,8 +84,12 @@ class Checkpoint {
  private:
   Status read_json_files();
   Status read_weights(bool required);
+  Status read_gguf(const std::filesystem::path& path);
+  Status read_folder(bool weights_required);
 
   std::filesystem::path folder_;
+  std::shared_ptr<const GgufFile> gguf_;
+  std::vector<std::string> notes_;
   Json config_;
   Json generation_config_;
   std::map<std::string, TensorRef, std::less<>> tensors_;

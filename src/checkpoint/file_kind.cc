@@ -48,9 +48,10 @@ Error wrong_kind(std::string_view file, ForeignKind kind) {
                      " is a web page, not a model file; the download failed (login or licence "
                      "page?), fetch it again");
     case ForeignKind::kGguf:
-      return unsupported(name +
-                         " is a GGUF file; GGUF is not supported by this version of glint, use the "
-                         "model's safetensors folder");
+      return unsupported(
+          name +
+          " is a GGUF file under another format's name; rename it to *.gguf and give "
+          "the file itself as the model");
     case ForeignKind::kPickle:
       break;
   }

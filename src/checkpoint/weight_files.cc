@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxIndexBytes = 64u << 20;
 constexpr std::size_t kMaxListed = 50;
-constexpr std::string_view kExtension = ".safetensors";
+constexpr std::string_view kExtension = ".safetensors", kGgufExtension = ".gguf";
 
 std::string join_some(const std::vector<std::string>& names) {
   std::string out;
@@ -125,10 +125,10 @@ std::optional<unsigned> to_number(std::string_view digits) {
   return value;
 }
 
-std::optional<ShardName> parse_shard_name(std::string_view name) {
+std::optional<ShardName> parse_shard_name(std::string_view name, std::string_view extension) {
   constexpr std::string_view kOf = "-of-";
-  if (!name.ends_with(kExtension)) return std::nullopt;
-  name.remove_suffix(kExtension.size());
+  if (!name.ends_with(extension)) return std::nullopt;
+  name.remove_suffix(extension.size());
   const auto of = name.rfind(kOf);
   const auto dash = of == std::string_view::npos || of == 0 ? of : name.rfind('-', of - 1);
   if (of == std::string_view::npos || of == 0 || dash == std::string_view::npos)
@@ -146,7 +146,7 @@ std::optional<ShardName> parse_shard_name(std::string_view name) {
 Status check_numbering(const fs::path& folder, const std::vector<std::string>& names) {
   constexpr unsigned kMaxShards = 100000;
   for (const std::string& name : names) {
-    const auto shard = parse_shard_name(name);
+    const auto shard = parse_shard_name(name, kExtension);
     if (!shard || shard->total > kMaxShards) continue;
     std::vector<std::string> missing;
     for (unsigned number = 1; number <= shard->total; ++number) {
@@ -219,6 +219,26 @@ Result<WeightFiles> find_weight_files(const fs::path& folder) {
   return from_names(folder, safetensors);
 }
 
+Result<std::optional<fs::path>> find_gguf_model(const fs::path& folder) {
+  GLINT_TRY(const std::vector<std::string> files, list_files(folder));
+  if (!with_extension(files, {kExtension}).empty() ||
+      std::binary_search(files.begin(), files.end(), kIndexName)) {
+    return std::nullopt;
+  }
+  // The shards of a set as one, under the name of the first that is there: names are sorted.
+  std::map<std::string, std::string> models;
+  for (const std::string& name : with_extension(files, {kGgufExtension})) {
+    const auto shard = parse_shard_name(name, kGgufExtension);
+    models.try_emplace(shard ? shard->prefix + "-*-of-" + shard->digits_of_total : name, name);
+  }
+  if (models.empty()) return std::nullopt;
+  if (models.size() == 1) return folder / models.begin()->second;
+  std::vector<std::string> names;
+  for (const auto& [model, first] : models) names.push_back(first);
+  return invalid_argument(fmt::format("{} holds {} GGUF models: {}; give one of these files",
+                                      folder.string(), names.size(), join_some(names)));
+}
+
 Error no_weights(const fs::path& folder, const std::vector<std::string>& files) {
   if (const auto pickles = with_extension(files, {".bin", ".pt", ".pth", ".ckpt", ".pkl"});
       !pickles.empty()) {
@@ -228,20 +248,14 @@ Error no_weights(const fs::path& folder, const std::vector<std::string>& files) 
                     "them; convert the model to safetensors",
                     folder.string(), join_some(pickles)));
   }
-  if (const auto gguf = with_extension(files, {".gguf"}); !gguf.empty()) {
-    return unsupported(fmt::format(
-        "{} holds GGUF files ({}); GGUF is not supported by this version of glint, use the model's "
-        "safetensors folder",
-        folder.string(), join_some(gguf)));
-  }
   if (const auto adapters = with_extension(files, {kExtension}); !adapters.empty()) {
     return unsupported(
         fmt::format("{} holds no model, only {}; merge the adapter into its model first",
                     folder.string(), join_some(adapters)));
   }
   return not_found(
-      fmt::format("{} holds no weights: neither {} nor model*.safetensors; incomplete download? "
-                  "Fetch the model again",
+      fmt::format("{} holds no weights: neither {} nor model*.safetensors nor *.gguf; incomplete "
+                  "download? Fetch the model again",
                   folder.string(), kIndexName));
 }
 

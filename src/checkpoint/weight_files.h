@@ -1,9 +1,11 @@
-// Which safetensors files of a folder make up the model: those its index names, or, without an
-// index, those whose names say so. Decides from names and the index alone; opens no weights.
+// Which files of a folder make up the model: the safetensors that its index names, or, without an
+// index, those whose names say so; or GGUF files. Decides from names and the index alone; opens no
+// weights.
 #pragma once
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +30,11 @@ Result<WeightFiles> find_weight_files(const std::filesystem::path& folder);
 // Names of the regular files in `folder` (links followed), sorted.
 Result<std::vector<std::string>> list_files(const std::filesystem::path& folder);
 
-// Why a folder without safetensors cannot be loaded: pickles, GGUF, or nothing at all.
+// The GGUF file, or the first shard, of a folder that holds no safetensors but GGUF; nullopt for
+// any other. Errors: kInvalidArgument, listing them, where the GGUF files are of several models.
+Result<std::optional<std::filesystem::path>> find_gguf_model(const std::filesystem::path& folder);
+
+// Why a folder without safetensors and GGUF cannot be loaded: pickles, or nothing at all.
 Error no_weights(const std::filesystem::path& folder, const std::vector<std::string>& files);
 
 }  // namespace glint

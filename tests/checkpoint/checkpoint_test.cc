@@ -295,21 +295,6 @@ TEST_F(CheckpointFolder, pickles_are_refused_and_never_opened) {
   }
 }
 
-TEST_F(CheckpointFolder, gguf_is_refused_as_not_supported) {
-  write("model-q4.gguf", std::string("GGUF\3\0\0\0", 8));
-  const fs::path renamed = folder_.write("renamed.bin", std::string("GGUF\3\0\0\0", 8));
-  for (const fs::path& p : {path() / "model-q4.gguf", renamed}) {
-    const Opened o = open(p);
-    EXPECT_EQ(o.code, ErrorCode::kUnsupported);
-    EXPECT_THAT(o.error,
-                AllOf(HasSubstr(p.string()), HasSubstr("GGUF is not supported by this version")));
-  }
-  fs::remove(renamed);
-  EXPECT_THAT(open(path()).error, HasSubstr("GGUF is not supported by this version"));
-  fs::remove(path() / "config.json");
-  EXPECT_THAT(open(path()).error, HasSubstr("GGUF is not supported by this version"));
-}
-
 TEST_F(CheckpointFolder, git_lfs_pointers_and_web_pages_are_named) {
   const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
   write("model.safetensors", pointer);

@@ -216,7 +216,7 @@ TEST(Safetensors, other_kinds_of_files_are_named) {
               HasSubstr("web page"));
   EXPECT_THAT(refusal("\n  <HTML><head></head></HTML>"), HasSubstr("web page"));
   EXPECT_THAT(refusal(std::string("GGUF\x03\0\0\0\0\0\0\0", 12), ErrorCode::kUnsupported),
-              HasSubstr("GGUF is not supported"));
+              HasSubstr("is a GGUF file under another format's name"));
   EXPECT_THAT(refusal(std::string("PK\x03\x04\0\0\x08\x08\0\0\0\0", 12), ErrorCode::kUnsupported),
               HasSubstr("pickle"));
   EXPECT_THAT(refusal("\x80\x02\x8a\nl\xfc\x9c\x46\xf9 j", ErrorCode::kUnsupported),
