@@ -21,6 +21,8 @@ std::size_t size(int n) {
 
 // ---- config
 
+constexpr int kMaxQueryWidth = 1 << 18;  // of all heads; 12,288 in the released models
+
 struct Config {
   DecoderConfig decoder;
   GqaDims gqa;
@@ -36,7 +38,7 @@ void read_attention(ConfigReader& r, Config& c) {
   m.norm_eps = c.decoder.rms_norm_eps;
   m.num_heads = r.integer("num_attention_heads", 1, 4096);
   m.num_kv_heads = r.integer("num_key_value_heads", 1, m.num_heads);
-  m.head_dim = r.integer("head_dim", 2, 1 << 12);
+  m.head_dim = r.integer("head_dim", 2, kMaxQueryWidth / m.num_heads);
   c.attention_bias = r.boolean_or("attention_bias", false);
   c.use_qk_norm = r.boolean_or("use_qk_norm", false);
   const RopeConfig rope = read_partial_rope(r, 0.5);

@@ -1,4 +1,4 @@
-// What glm4_moe_lite reads from a config, what it refuses and in which words.
+// What the families read from a config, what they refuse and in which words.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,6 +23,42 @@ Json flash_config() {
     "tie_word_embeddings": false, "topk_group": 1, "v_head_dim": 256, "vocab_size": 154880,
     "first_k_dense_replace": 1, "topk_method": "noaux_tc", "num_nextn_predict_layers": 1,
     "partial_rotary_factor": 1.0, "rope_scaling": null, "rope_theta": 1000000})");
+}
+
+// The released GLM-4.5.
+Json glm45_config() {
+  return *parse_json(R"({
+    "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "torch_dtype": "bfloat16",
+    "attention_bias": true, "attention_dropout": 0.0, "pad_token_id": 151329,
+    "eos_token_id": [151329, 151336, 151338], "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 5120, "partial_rotary_factor": 0.5, "initializer_range": 0.02,
+    "intermediate_size": 12288, "max_position_embeddings": 131072, "moe_intermediate_size": 1536,
+    "norm_topk_prob": true, "num_attention_heads": 96, "n_group": 1, "topk_group": 1,
+    "n_routed_experts": 160, "n_shared_experts": 1, "routed_scaling_factor": 2.5,
+    "num_experts_per_tok": 8, "first_k_dense_replace": 3, "num_hidden_layers": 92,
+    "num_key_value_heads": 8, "num_nextn_predict_layers": 1, "rms_norm_eps": 1e-05,
+    "rope_scaling": null, "rope_theta": 1000000, "tie_word_embeddings": false,
+    "transformers_version": "4.54.0", "use_cache": true, "use_qk_norm": true,
+    "vocab_size": 151552})");
+}
+
+// `config` with the keys of the object `changes` set.
+Json changed(Json config, const char* changes) {
+  const auto parsed = parse_json(changes);
+  for (const auto& [key, value] : parsed->as_object()) config.set(key, value);
+  return config;
+}
+
+// GLM-4.6 and GLM-4.7, which differ from GLM-4.5 in their context only.
+Json glm46_config() {
+  return changed(glm45_config(), R"({"max_position_embeddings": 202752})");
+}
+
+Json glm45_air_config() {
+  return changed(glm45_config(), R"({
+    "hidden_size": 4096, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+    "n_routed_experts": 128, "routed_scaling_factor": 1.0, "first_k_dense_replace": 1,
+    "num_hidden_layers": 46, "use_qk_norm": false})");
 }
 
 Result<ModelInfo> describe(Json config) {
@@ -126,6 +162,108 @@ TEST(Glm4MoeLiteConfig, a_list_of_layer_types_wins_over_the_count_of_dense_layer
   types.as_array()[5] = "mixed";
   config.set("mlp_layer_types", types);
   EXPECT_THAT(refusal(config), HasSubstr("mlp_layer_types"));
+}
+
+TEST(Glm4MoeConfig, the_released_models_cost_what_their_publisher_says) {
+  struct Released {
+    Json config;
+    double total, active, with_mtp;  // the last as the checkpoint's headers count
+    std::uint64_t cache_bytes;
+    int context;
+  };
+  const Released models[] = {
+      {glm45_config(), 352.80e9, 32.80e9, 358.3e9, 376'832, 131'072},
+      {glm46_config(), 352.80e9, 32.80e9, 358.3e9, 376'832, 202'752},
+      {glm45_air_config(), 106.85e9, 12.85e9, 110.5e9, 188'416, 131'072},
+  };
+  for (const Released& model : models) {
+    const auto info = describe(model.config);
+    ASSERT_TRUE(info.has_value()) << info.error().message;
+    EXPECT_EQ(info->attention_class, "GQA");
+    EXPECT_THAT(info->attention_why, HasSubstr("num_key_value_heads 8"));
+    EXPECT_EQ(info->cache.bytes_per_token(), model.cache_bytes);
+    EXPECT_EQ(info->max_position_embeddings, model.context);
+    EXPECT_EQ(info->num_kv_heads, 8);
+    const auto total = static_cast<double>(info->total_parameters);
+    EXPECT_NEAR(total, model.total, 0.02e9);
+    EXPECT_NEAR(static_cast<double>(info->active_parameters), model.active, 0.4e9);
+    // One more layer without its dense alternative, the two halves that meet before it, and its
+    // copies of embedding and head.
+    const auto d = static_cast<double>(info->hidden_size);
+    Json more = model.config;
+    more.set("num_hidden_layers", info->num_layers + 1);
+    const double layer = static_cast<double>(describe(more)->total_parameters) - total;
+    EXPECT_NEAR(total + layer + 2 * d * d + 2 * d * info->vocab_size, model.with_mtp, 0.1e9);
+    EXPECT_EQ(info->mtp_layers, 1);
+    EXPECT_FALSE(info->mtp_present);
+  }
+}
+
+TEST(Glm4MoeConfig, widths_that_no_key_states_are_marked_derived) {
+  const auto info = describe(glm45_config());
+  ASSERT_TRUE(info.has_value()) << info.error().message;
+  std::string dims;
+  for (const ModelInfo::HeadDim& dim : info->head_dims)
+    dims += fmt::format("{} {}{}, ", dim.name, dim.value, dim.derived ? " derived" : "");
+  EXPECT_EQ(dims,
+            "head_dim 128, rotary_dim 64 derived, heads_per_kv_head 12 derived, cache_width 2048 "
+            "derived, ");
+}
+
+TEST(Glm4MoeConfig, optional_keys_mean_what_the_format_says) {
+  Json config = glm45_config();
+  for (const char* key : {"use_qk_norm", "attention_bias", "partial_rotary_factor"})
+    config.set(key, Json());
+  const auto bare = describe(config);
+  ASSERT_TRUE(bare.has_value()) << bare.error().message;
+  EXPECT_EQ(bare->head_dims[1].value, 64);
+  const std::uint64_t biases = 92u * (12288 + 2 * 1024), norms = 92u * 2 * 128;
+  EXPECT_EQ(describe(glm45_config())->total_parameters - bare->total_parameters, biases + norms);
+}
+
+TEST(Glm4MoeConfig, both_spellings_of_a_partial_rope_are_read) {
+  Json config = glm45_config();
+  config.set("rope_theta", Json());
+  config.set("partial_rotary_factor", Json());
+  config.set("rope_parameters", *parse_json(R"({"rope_type": "default", "rope_theta": 1000000.0,
+                             "partial_rotary_factor": 0.25})"));
+  const auto info = describe(config);
+  ASSERT_TRUE(info.has_value()) << info.error().message;
+  EXPECT_EQ(info->head_dims[1].value, 32);
+}
+
+TEST(Glm4MoeConfig, what_is_not_implemented_or_contradicts_itself_is_refused_by_name) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"hidden_act", "\"gelu\""},
+      {"topk_method", "\"greedy\""},
+      {"scoring_func", "\"softmax\""},
+      {"rope_scaling", R"({"type": "yarn", "factor": 4})"},
+      {"rope_parameters", R"({"rope_type": "yarn", "rope_theta": 1e6})"},
+      {"rope_parameters", R"({"rope_theta": 1e6, "partial_rotary_factor": 2})"},
+      {"quantization_config", R"({"quant_method": "fp8"})"},
+      {"sliding_window", "4096"},
+      {"rope_interleave", "true"},
+      {"kv_lora_rank", "512"},
+      {"mlp_layer_types", "[]"},
+      {"a_key_from_the_future", "1"},
+      {"head_dim", "null"},
+      {"head_dim", "0"},
+      {"head_dim", "100000"},
+      {"num_key_value_heads", "7"},
+      {"num_key_value_heads", "97"},
+      {"num_attention_heads", "0"},
+      {"partial_rotary_factor", "0"},
+      {"partial_rotary_factor", "0.01"},
+      {"partial_rotary_factor", "1.5"},
+      {"use_qk_norm", "1"},
+      {"attention_bias", "\"yes\""},
+      {"first_k_dense_replace", "93"},
+  };
+  for (const auto& [key, value] : cases) {
+    Json config = glm45_config();
+    config.set(key, *parse_json(value));
+    EXPECT_THAT(refusal(config), HasSubstr(fmt::format("\"{}\"", key))) << value;
+  }
 }
 
 TEST(Registry, unknown_families_are_refused_with_the_known_ones) {
