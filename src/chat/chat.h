@@ -70,13 +70,29 @@ struct PreparedPrompt {
   bool ends_in_thinking = false;
 };
 
+// What the text side of a checkpoint says, whatever kind of file it came from: the contents of a
+// Hugging Face folder's files, and what error messages call them.
+struct TextDocuments {
+  std::string tokenizer_json;
+  Json tokenizer_config;                     // null: none
+  std::optional<std::string> chat_template;  // chat_template.jinja; wins over tokenizer_config's
+  std::string tokenizer_name = "tokenizer.json";
+  std::string tokenizer_config_name = "tokenizer_config.json";
+  std::string chat_template_name = "chat_template.jinja";
+  std::string config_name = "config.json";
+  std::string generation_config_name = "generation_config.json";
+};
+
 // The text side of a checkpoint: tokenizer, template, end tokens, sampling defaults. Immutable.
 class TextAssets {
  public:
-  // Reads tokenizer.json, tokenizer_config.json and chat_template.jinja from the folder; `config`
-  // and `generation_config` are the parsed files (null when absent). `chat_template` is text that
-  // replaces the checkpoint's. Errors name the file and the remedy. A missing template is an error
-  // only when a chat is rendered.
+  // `config` and `generation_config` are the parsed files (null when absent). `chat_template` is
+  // text that replaces the checkpoint's. Errors name the file and the remedy. A missing template is
+  // an error only when a chat is rendered.
+  static Result<std::shared_ptr<const TextAssets>> from_documents(
+      const TextDocuments& documents, const Json& config, const Json& generation_config,
+      const std::optional<std::string>& chat_template = std::nullopt);
+  // The same from tokenizer.json, tokenizer_config.json and chat_template.jinja in a folder.
   static Result<std::shared_ptr<const TextAssets>> load(
       const std::filesystem::path& folder, const Json& config, const Json& generation_config,
       const std::optional<std::string>& chat_template = std::nullopt);

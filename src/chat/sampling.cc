@@ -107,7 +107,7 @@ SamplingParams merge_sampling(const ChatRequest& request, const Json& defaults) 
 
 }  // namespace
 
-Result<Json> resolve_sampling_defaults(const Json& generation_config,
+Result<Json> resolve_sampling_defaults(const Json& generation_config, const std::string& name,
                                        const std::string& model_type) {
   Json defaults(Json::Object{});
   if (!generation_config.is_object()) {
@@ -121,7 +121,7 @@ Result<Json> resolve_sampling_defaults(const Json& generation_config,
     if (value == nullptr || value->is_null()) continue;
     if (!value->is_number() || !std::isfinite(value->as_double()) ||
         std::abs(value->as_double()) > 1e9) {
-      return corrupt(fmt::format("generation_config.json: {} must be a number", key));
+      return corrupt(fmt::format("{}: {} must be a number", name, key));
     }
     defaults.set(key, *value);
   }
@@ -130,7 +130,7 @@ Result<Json> resolve_sampling_defaults(const Json& generation_config,
     defaults.set("temperature", Json(0.0));
   }
   if (auto status = check_sampling(merge_sampling(ChatRequest(), defaults)); !status) {
-    return corrupt("generation_config.json: " + status.error().message);
+    return corrupt(name + ": " + status.error().message);
   }
   return defaults;
 }

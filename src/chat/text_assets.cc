@@ -66,16 +66,15 @@ Status templates_from_list(const Json::Array& list, TemplateTexts& texts) {
   return {};
 }
 
-Result<TemplateTexts> find_templates(const std::filesystem::path& folder,
-                                     const Json& tokenizer_config,
+Result<TemplateTexts> find_templates(const TextDocuments& documents,
                                      const std::optional<std::string>& replacement) {
   if (replacement) return TemplateTexts{*replacement, std::nullopt, "--chat-template"};
-  const std::filesystem::path file = folder / "chat_template.jinja";
-  GLINT_TRY(std::optional<std::string> text, read_if_there(file, kMaxTemplateBytes));
-  if (text) return TemplateTexts{std::move(text), std::nullopt, file.string()};
+  if (documents.chat_template) {
+    return TemplateTexts{documents.chat_template, std::nullopt, documents.chat_template_name};
+  }
   TemplateTexts texts;
-  texts.name = (folder / "tokenizer_config.json").string();
-  const Json* entry = tokenizer_config.find("chat_template");
+  texts.name = documents.tokenizer_config_name;
+  const Json* entry = documents.tokenizer_config.find("chat_template");
   if (entry == nullptr || entry->is_null()) return texts;
   if (entry->is_string()) {
     texts.plain = entry->as_string();
@@ -93,7 +92,7 @@ class EndTokens {
  public:
   explicit EndTokens(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  Status add_ids(const Json* ids, const char* file) {
+  Status add_ids(const Json* ids, const std::string& file) {
     if (ids == nullptr || ids->is_null()) return {};
     const Json::Array one = {*ids};
     for (const Json& id : ids->is_array() ? ids->as_array() : one) {
@@ -111,9 +110,12 @@ class EndTokens {
     return {};
   }
 
-  Status add_named(const std::string& text, const char* file) {
+  Status add_named(const std::string& text, const TextDocuments& documents) {
     const std::optional<std::int32_t> id = tokenizer_.token_id(text);
-    if (!id) return corrupt(fmt::format("{}: eos_token '{}' is not in tokenizer.json", file, text));
+    if (!id) {
+      return corrupt(fmt::format("{}: eos_token '{}' is not in {}", documents.tokenizer_config_name,
+                                 text, documents.tokenizer_name));
+    }
     add(*id);
     return {};
   }
@@ -133,40 +135,44 @@ class EndTokens {
   std::vector<std::int32_t> ids_;
 };
 
-Result<std::vector<std::int32_t>> find_end_tokens(const Tokenizer& tokenizer, const Json& config,
-                                                  const Json& generation_config,
-                                                  const Json& tokenizer_config) {
+Result<std::vector<std::int32_t>> find_end_tokens(const Tokenizer& tokenizer,
+                                                  const TextDocuments& documents,
+                                                  const Json& config,
+                                                  const Json& generation_config) {
   EndTokens tokens(tokenizer);
-  GLINT_TRY_VOID(tokens.add_ids(config.find("eos_token_id"), "config.json"));
+  GLINT_TRY_VOID(tokens.add_ids(config.find("eos_token_id"), documents.config_name));
   if (const Json* text_config = config.find("text_config")) {
-    GLINT_TRY_VOID(tokens.add_ids(text_config->find("eos_token_id"), "config.json (text_config)"));
+    GLINT_TRY_VOID(tokens.add_ids(text_config->find("eos_token_id"),
+                                  documents.config_name + " (text_config)"));
   }
-  GLINT_TRY_VOID(tokens.add_ids(generation_config.find("eos_token_id"), "generation_config.json"));
-  if (const std::string* text = token_text(tokenizer_config.find("eos_token"))) {
-    GLINT_TRY_VOID(tokens.add_named(*text, "tokenizer_config.json"));
+  GLINT_TRY_VOID(
+      tokens.add_ids(generation_config.find("eos_token_id"), documents.generation_config_name));
+  if (const std::string* text = token_text(documents.tokenizer_config.find("eos_token"))) {
+    GLINT_TRY_VOID(tokens.add_named(*text, documents));
   }
   for (const char* text : {"<|user|>", "<|observation|>", "<|endoftext|>"})
     tokens.add_if_special(text);
   std::vector<std::int32_t> ids = tokens.take();
   if (ids.empty()) {
-    return corrupt(
-        "no end token: neither config.json nor generation_config.json has eos_token_id, and "
-        "tokenizer_config.json has no eos_token; add one, or answers never end");
+    return corrupt(fmt::format(
+        "no end token: neither {} nor {} has eos_token_id, and {} has no eos_token; "
+        "add one, or answers never end",
+        documents.config_name, documents.generation_config_name, documents.tokenizer_config_name));
   }
   return ids;
 }
 
-Status check_vocabulary(const Tokenizer& tokenizer, const Json& config) {
+Status check_vocabulary(const Tokenizer& tokenizer, const TextDocuments& documents,
+                        const Json& config) {
   const Json* size = config.find("vocab_size");
   if (size == nullptr) {
     if (const Json* text_config = config.find("text_config"))
       size = text_config->find("vocab_size");
   }
   if (size == nullptr || !size->is_int() || tokenizer.vocab_size() <= size->as_int()) return {};
-  return corrupt(
-      fmt::format("tokenizer.json has ids up to {}, but config.json says vocab_size {}: the two "
-                  "files belong to different models",
-                  tokenizer.vocab_size() - 1, size->as_int()));
+  return corrupt(fmt::format(
+      "{} has ids up to {}, but {} says vocab_size {}: the two belong to different models",
+      documents.tokenizer_name, tokenizer.vocab_size() - 1, documents.config_name, size->as_int()));
 }
 
 Result<std::unique_ptr<ChatTemplate>> parse_if_there(const std::optional<std::string>& text,
@@ -188,6 +194,24 @@ Json find_token_variables(const Json& tokenizer_config) {
 std::string model_type_of(const Json& config) {
   const Json* type = config.find("model_type");
   return type != nullptr && type->is_string() ? type->as_string() : std::string();
+}
+
+Result<TextDocuments> read_documents(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "tokenizer.json";
+  GLINT_TRY(std::optional<std::string> text, read_if_there(file, kMaxTokenizerBytes));
+  if (!text) {
+    return not_found(fmt::format(
+        "{}: not found; copy the model's tokenizer.json (a Hugging Face fast tokenizer) there",
+        file.string()));
+  }
+  TextDocuments out;
+  out.tokenizer_json = std::move(*text);
+  out.tokenizer_name = file.string();
+  out.tokenizer_config_name = (folder / "tokenizer_config.json").string();
+  GLINT_TRY(out.tokenizer_config, read_json_if_there(out.tokenizer_config_name));
+  out.chat_template_name = (folder / "chat_template.jinja").string();
+  GLINT_TRY(out.chat_template, read_if_there(out.chat_template_name, kMaxTemplateBytes));
+  return out;
 }
 
 }  // namespace
@@ -213,33 +237,35 @@ const Json& TextAssets::sampling_defaults() const {
 Result<std::shared_ptr<const TextAssets>> TextAssets::load(
     const std::filesystem::path& folder, const Json& config, const Json& generation_config,
     const std::optional<std::string>& chat_template) {
-  const std::filesystem::path file = folder / "tokenizer.json";
-  GLINT_TRY(std::optional<std::string> text, read_if_there(file, kMaxTokenizerBytes));
-  if (!text) {
-    return not_found(fmt::format(
-        "{}: not found; copy the model's tokenizer.json (a Hugging Face fast tokenizer) there",
-        file.string()));
-  }
+  GLINT_TRY(const TextDocuments documents, read_documents(folder));
+  return from_documents(documents, config, generation_config, chat_template);
+}
+
+Result<std::shared_ptr<const TextAssets>> TextAssets::from_documents(
+    const TextDocuments& documents, const Json& config, const Json& generation_config,
+    const std::optional<std::string>& chat_template) {
   auto assets = std::shared_ptr<TextAssets>(new TextAssets());
   State& state = *assets->state_;
-  GLINT_TRY(state.tokenizer, Tokenizer::from_json(*text, file.string()));
-  GLINT_TRY_VOID(check_vocabulary(*state.tokenizer, config));
-  GLINT_TRY(const Json tokenizer_config, read_json_if_there(folder / "tokenizer_config.json"));
+  GLINT_TRY(state.tokenizer,
+            Tokenizer::from_json(documents.tokenizer_json, documents.tokenizer_name));
+  GLINT_TRY_VOID(check_vocabulary(*state.tokenizer, documents, config));
   GLINT_TRY(state.end_tokens,
-            find_end_tokens(*state.tokenizer, config, generation_config, tokenizer_config));
+            find_end_tokens(*state.tokenizer, documents, config, generation_config));
 
-  GLINT_TRY(const TemplateTexts texts, find_templates(folder, tokenizer_config, chat_template));
+  GLINT_TRY(const TemplateTexts texts, find_templates(documents, chat_template));
   GLINT_TRY(state.chat_template, parse_if_there(texts.plain, texts.name));
   GLINT_TRY(state.tool_chat_template, parse_if_there(texts.tool_use, texts.name + " (tool_use)"));
   state.template_source = texts.plain ? *texts.plain : texts.tool_use.value_or("");
-  state.token_variables = find_token_variables(tokenizer_config);
+  state.token_variables = find_token_variables(documents.tokenizer_config);
   state.tool_call_token = state.tokenizer->token_id("<tool_call>");
 
   const std::string model_type = model_type_of(config);
   if (model_type.starts_with("kimi") || model_type.starts_with("deepseek")) {
     state.argument_style = ArgumentStyle::kString;
   }
-  GLINT_TRY(state.sampling_defaults, resolve_sampling_defaults(generation_config, model_type));
+  GLINT_TRY(
+      state.sampling_defaults,
+      resolve_sampling_defaults(generation_config, documents.generation_config_name, model_type));
   return std::shared_ptr<const TextAssets>(std::move(assets));
 }
 

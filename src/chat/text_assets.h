@@ -23,9 +23,9 @@ struct TextAssets::State {
   Json sampling_defaults;
 };
 
-// generation_config.json, or the family's published values without one, as {"temperature", "top_p",
-// ...}.
-Result<Json> resolve_sampling_defaults(const Json& generation_config,
+// generation_config.json (which errors call `name`), or the family's published values without one,
+// as {"temperature", "top_p", ...}.
+Result<Json> resolve_sampling_defaults(const Json& generation_config, const std::string& name,
                                        const std::string& model_type);
 
 }  // namespace glint

@@ -300,8 +300,8 @@ Result<std::string> make_tokenizer_json(const Reader& reader, const Vocabulary& 
   return out;
 }
 
-Status add_end_token(const Reader& reader, const Vocabulary& vocabulary, std::string_view key,
-                     std::size_t id, GgufTokenizer& out) {
+Status check_end_token(const Reader& reader, const Vocabulary& vocabulary, std::string_view key,
+                       std::size_t id, std::vector<std::string>& notes) {
   if (vocabulary.type(id) == TokenType::kUnused) {
     return corrupt(
         fmt::format("{} {} is padding of the vocabulary (type unused), so answers would "
@@ -309,11 +309,9 @@ Status add_end_token(const Reader& reader, const Vocabulary& vocabulary, std::st
                     reader.place(key), id));
   }
   if (!vocabulary.is_added(id)) {
-    out.notes.push_back(fmt::format("{} {} is ordinary text ({}): answers end wherever it appears",
-                                    reader.place(key), id, quote_name(vocabulary.text(id))));
+    notes.push_back(fmt::format("{} {} is ordinary text ({}): answers end wherever it appears",
+                                reader.place(key), id, quote_name(vocabulary.text(id))));
   }
-  const auto end = static_cast<std::int32_t>(id);
-  if (std::ranges::find(out.end_tokens, end) == out.end_tokens.end()) out.end_tokens.push_back(end);
   return {};
 }
 
@@ -327,7 +325,7 @@ Status add_named_tokens(const Reader& reader, const Vocabulary& vocabulary, Gguf
                                  *value, vocabulary.tokens->size()));
     }
     const auto id = static_cast<std::size_t>(*value);
-    if (token.ends_answer) GLINT_TRY_VOID(add_end_token(reader, vocabulary, key, id, out));
+    if (token.ends_answer) GLINT_TRY_VOID(check_end_token(reader, vocabulary, key, id, out.notes));
     if (token.name != nullptr && vocabulary.type(id) != TokenType::kUnused) {
       out.tokenizer_config.set(token.name, Json(vocabulary.text(id)));
     }

@@ -3,7 +3,6 @@
 // that the supported models use; does no tokenizing.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -21,9 +20,6 @@ struct GgufTokenizer {
   std::string tokenizer_json;  // the text of the file
   // chat_template (text, or a list of named ones), bos_token, eos_token, unk_token, ... as text.
   Json tokenizer_config;
-  // What ends an answer: end of text, of turn (eot) and of message (eom), as far as the file has
-  // them; ids of the vocabulary, without repeats.
-  std::vector<std::int32_t> end_tokens;
   std::vector<std::string> notes;  // what was assumed or left out, one line each
 };
 

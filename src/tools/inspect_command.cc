@@ -11,6 +11,7 @@
 #include "tools/demo_model.h"
 #include "tools/options.h"
 #include "tools/program.h"
+#include "tools/text_source.h"
 
 namespace glint {
 namespace {
@@ -61,16 +62,14 @@ void declare(Flags& flags, InspectOptions* options) {
   declare_log(flags, &options->log);
 }
 
-void inspect_text(const std::filesystem::path& folder, const Checkpoint& checkpoint,
-                  Report* report) {
-  if (!std::filesystem::exists(folder / "tokenizer.json")) {
+void inspect_text(const Checkpoint& checkpoint, Report* report) {
+  if (!has_tokenizer(checkpoint)) {
     report->notes.push_back(
-        "there is no tokenizer.json: chat, run, serve and tokenize will refuse this folder; score "
-        "--ids and "
-        "bench work");
+        "there is no tokenizer.json: chat, run, serve and tokenize will refuse this model; score "
+        "--ids and bench work");
     return;
   }
-  const auto text = TextAssets::load(folder, checkpoint.config(), checkpoint.generation_config());
+  const auto text = load_text_assets(checkpoint);
   if (!text) {
     report->refusal = text.error().message;
   } else if (!(*text)->has_template()) {
@@ -120,7 +119,7 @@ void inspect_model(const std::filesystem::path& path, const InspectOptions& opti
     report->refusal = checked.error().message;
     return;
   }
-  inspect_text(path, **checkpoint, report);
+  inspect_text(**checkpoint, report);
   inspect_memory(*report, &report->notes);
 }
 

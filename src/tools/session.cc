@@ -14,12 +14,12 @@
 #include "tools/demo_model.h"
 #include "tools/flags.h"
 #include "tools/program.h"
+#include "tools/text_source.h"
 
 namespace glint {
 namespace {
 
 constexpr std::size_t kMaxTemplateBytes = 4u << 20;
-constexpr std::size_t kMaxTokenizerBytes = 256u << 20;
 constexpr double kProgressStep = 0.01;
 
 // A model is refused with any code but kInvalidArgument, which is kept for the user's own flags.
@@ -43,8 +43,7 @@ Result<std::shared_ptr<const TextAssets>> load_text(const Checkpoint& checkpoint
     if (!text) return invalid_argument("--chat-template: " + text.error().message);
     chat_template = std::move(*text);
   }
-  GLINT_TRY_MODEL(auto assets, TextAssets::load(checkpoint.folder(), checkpoint.config(),
-                                                checkpoint.generation_config(), chat_template));
+  GLINT_TRY_MODEL(auto assets, load_text_assets(checkpoint, chat_template));
   return assets;
 }
 
@@ -105,9 +104,7 @@ Result<std::shared_ptr<const Checkpoint>> open_checkpoint(const std::string& mod
 
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& model) {
   GLINT_TRY_MODEL(const ModelFolder folder, model_folder(model));
-  const std::filesystem::path file = folder.path() / "tokenizer.json";
-  GLINT_TRY_MODEL(const std::string text, read_text_file(file, kMaxTokenizerBytes));
-  GLINT_TRY_MODEL(auto tokenizer, Tokenizer::from_json(text, file.string()));
+  GLINT_TRY_MODEL(auto tokenizer, load_tokenizer(folder.path()));
   return tokenizer;
 }
 

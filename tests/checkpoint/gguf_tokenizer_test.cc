@@ -214,7 +214,7 @@ TEST(gguf_tokenizer, padding_may_repeat_and_hold_anything) {
   EXPECT_EQ(read->tokenizer_config.find("pad_token"), nullptr);
 }
 
-TEST(gguf_tokenizer, end_tokens_are_those_of_text_turn_and_message) {
+TEST(gguf_tokenizer, named_tokens_are_written_as_text) {
   const auto read = read_changed([](GgufMetadata& m) {
     set_integer(m, "tokenizer.ggml.bos_token_id", 3);
     set_integer(m, "tokenizer.ggml.eot_token_id", 7);
@@ -223,13 +223,12 @@ TEST(gguf_tokenizer, end_tokens_are_those_of_text_turn_and_message) {
     m["tokenizer.ggml.add_bos_token"].value = GgufScalar(false);
   });
   ASSERT_TRUE(read.has_value()) << read.error().message;
-  EXPECT_EQ(read->end_tokens, (std::vector<std::int32_t>{5, 7}));
   EXPECT_EQ(read->tokenizer_config.dump(),
             R"({"bos_token":"[gMASK]","eos_token":"<|user|>","unk_token":"<sop>",)"
             R"("add_bos_token":false})");
   const auto none = read_changed([](GgufMetadata& m) { m.erase("tokenizer.ggml.eos_token_id"); });
   ASSERT_TRUE(none.has_value());
-  EXPECT_TRUE(none->end_tokens.empty());
+  EXPECT_EQ(none->tokenizer_config.find("eos_token"), nullptr);
   const auto text =
       read_changed([](GgufMetadata& m) { set_integer(m, "tokenizer.ggml.eos_token_id", 1); });
   ASSERT_TRUE(text.has_value());
