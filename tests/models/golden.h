@@ -81,6 +81,10 @@ class Runner {
   std::unique_ptr<Cache> cache_;
 };
 
+// The tables that the tests of this folder run with. Under a sanitizer the scalar loops would take
+// minutes here; tests/kernels runs them there too.
+std::vector<Isa> tested_isas();
+
 // Largest absolute difference.
 double max_difference(const std::vector<float>& a, const std::vector<float>& b);
 // Mean over rows of KL(softmax(reference) || softmax(other)).

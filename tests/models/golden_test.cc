@@ -201,15 +201,6 @@ std::string param_name(const testing::TestParamInfo<std::tuple<const char*, Isa>
   return fmt::format("{}_{}", std::get<0>(info.param), isa_name(std::get<1>(info.param)));
 }
 
-// Under a sanitizer the scalar loops would take minutes here; tests/kernels runs them there too.
-std::vector<Isa> tested_isas() {
-  std::vector<Isa> isas = available_isas();
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  if (isas.size() > 1) isas.erase(isas.begin());
-#endif
-  return isas;
-}
-
 INSTANTIATE_TEST_SUITE_P(AllCasesAndTables, Golden,
                          testing::Combine(testing::ValuesIn(kCases),
                                           testing::ValuesIn(tested_isas())),
