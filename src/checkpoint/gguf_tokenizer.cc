@@ -71,7 +71,10 @@ class Reader {
   Reader(const GgufMetadata& metadata, std::string_view file_name)
       : metadata_(metadata), file_name_(file_name) {}
 
-  std::string place(std::string_view key) const { return fmt::format("{}: {}", file_name_, key); }
+  std::string place(std::string_view key) const {
+    constexpr std::size_t kLongest = 200;  // a template's name may be any text
+    return fmt::format("{}: {}", file_name_, key.substr(0, kLongest));
+  }
   const GgufMetadata& metadata() const { return metadata_; }
 
   Result<std::optional<std::string_view>> string(std::string_view key) const {
