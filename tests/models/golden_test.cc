@@ -197,6 +197,31 @@ TEST_P(Golden, bf16_compute_stays_close_where_the_same_experts_are_chosen) {
   EXPECT_LT(total / static_cast<double>(rows), 1e-3);
 }
 
+// glm4_moe.gguf holds the weights of the case glm4_moe (reference/make_glm4moe_gguf.py).
+TEST(GoldenGguf, glm4moe_is_the_model_of_its_folder) {
+  const Case golden("glm4_moe");
+  const auto file = std::filesystem::path(GLINT_TEST_DATA) / "gguf" / "glm4_moe.gguf";
+  for (const Isa isa : tested_isas()) {
+    const Runner::Options options{isa, 2, Compute::kF32, LatentForm::kByCost,
+                                  WeightPlacement::kResident};
+    Runner from_folder(golden.folder(), options), from_file(file, options);
+    const ModelInfo& want = from_folder.model().info();
+    const ModelInfo& got = from_file.model().info();
+    EXPECT_EQ(got.attention_why, want.attention_why);
+    EXPECT_EQ(got.total_parameters, want.total_parameters);
+    EXPECT_EQ(got.mtp_parameters, want.mtp_parameters);
+    EXPECT_EQ(got.cache.bytes_per_token(), want.cache.bytes_per_token());
+    for (int p = 0; p < golden.num_prompts(); ++p) {
+      const auto& ids = golden.prompt(p);
+      const auto logits = from_file.logits(ids, 0);
+      EXPECT_LE(max_difference(golden.expected(fmt::format("prompt{}.logits", p)).values, logits),
+                golden.tolerance(p));
+      // Not the same bits everywhere: the file's router is float32, the folder's bf16.
+      EXPECT_LE(max_difference(from_folder.logits(ids, 0), logits), 1e-4);
+    }
+  }
+}
+
 std::string param_name(const testing::TestParamInfo<std::tuple<const char*, Isa>>& info) {
   return fmt::format("{}_{}", std::get<0>(info.param), isa_name(std::get<1>(info.param)));
 }
