@@ -48,13 +48,16 @@ class Random {
   std::mt19937 engine_;
 };
 
-// A matrix as a file holds it: elements of float32 or bfloat16, rows `stride` bytes apart, NaN
-// between them, and the first byte at an address that only `misalignment` divides. Ends with its
-// last element, so that a sanitizer sees every overrun.
+// A matrix as a file holds it: elements of float32, bfloat16 or float16, rows `stride` bytes apart,
+// NaN between them, and the first byte at an address that only `misalignment` divides. Ends with
+// its last element, so that a sanitizer sees every overrun.
 class StoredMatrix {
  public:
   StoredMatrix(int rows, int cols, bool is_bf16, int gap_elements = 0, std::size_t misalignment = 0)
-      : element_(is_bf16 ? 2 : 4), misalignment_(misalignment), cols_(cols) {
+      : StoredMatrix(rows, cols, is_bf16 ? DType::kBf16 : DType::kF32, gap_elements, misalignment) {
+  }
+  StoredMatrix(int rows, int cols, DType type, int gap_elements = 0, std::size_t misalignment = 0)
+      : type_(type), element_(dtype_bytes(type)), misalignment_(misalignment), cols_(cols) {
     stride_ = static_cast<std::size_t>(cols + gap_elements) * element_;
     bytes_.resize(misalignment + static_cast<std::size_t>(rows - 1) * stride_ +
                   static_cast<std::size_t>(cols) * element_);
@@ -63,29 +66,30 @@ class StoredMatrix {
   }
   void set(int row, int col, float value) { write(offset(row, col), value); }
   float get(int row, int col) const {
-    if (element_ == 2) {
-      bf16 value;
-      std::memcpy(&value, bytes_.data() + offset(row, col), 2);
-      return value.to_float();
+    const std::byte* at = bytes_.data() + offset(row, col);
+    if (type_ == DType::kF32) {
+      float value;
+      std::memcpy(&value, at, 4);
+      return value;
     }
-    float value;
-    std::memcpy(&value, bytes_.data() + offset(row, col), 4);
-    return value;
+    std::uint16_t bits;
+    std::memcpy(&bits, at, 2);
+    return type_ == DType::kF16 ? f16_to_float(bits) : bf16{bits}.to_float();
   }
   const std::byte* data() const { return bytes_.data() + misalignment_; }
   std::size_t stride() const { return stride_; }
   int cols() const { return cols_; }
 
-  static StoredMatrix random(Random& random, int rows, int cols, bool is_bf16, int gap_elements = 0,
+  static StoredMatrix random(Random& random, int rows, int cols, auto type, int gap_elements = 0,
                              std::size_t misalignment = 0) {
-    StoredMatrix m(rows, cols, is_bf16, gap_elements, misalignment);
+    StoredMatrix m(rows, cols, type, gap_elements, misalignment);
     for (int row = 0; row < rows; ++row) {
       for (int col = 0; col < cols; ++col) m.set(row, col, random.uniform(-1.0f, 1.0f));
     }
     return m;
   }
-  static StoredMatrix identity(int size, bool is_bf16) {
-    StoredMatrix m(size, size, is_bf16);
+  static StoredMatrix identity(int size, auto type) {
+    StoredMatrix m(size, size, type);
     for (int row = 0; row < size; ++row) {
       for (int col = 0; col < size; ++col) m.set(row, col, row == col ? 1.0f : 0.0f);
     }
@@ -98,13 +102,15 @@ class StoredMatrix {
            static_cast<std::size_t>(col) * element_;
   }
   void write(std::size_t at, float value) {
-    if (element_ == 2) {
-      const bf16 half = bf16::from_float(value);
-      std::memcpy(bytes_.data() + at, &half, 2);
-    } else {
+    if (type_ == DType::kF32) {
       std::memcpy(bytes_.data() + at, &value, 4);
+      return;
     }
+    const std::uint16_t bits =
+        type_ == DType::kF16 ? f16_from_float(value) : bf16::from_float(value).bits;
+    std::memcpy(bytes_.data() + at, &bits, 2);
   }
+  DType type_;
   std::size_t element_;
   std::size_t misalignment_;
   std::size_t stride_ = 0;

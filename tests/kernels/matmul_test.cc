@@ -8,12 +8,14 @@ namespace {
 struct Format {
   const char* name;
   MatmulKernels KernelTable::* kernels;
-  bool bf16_weights;
+  DType weights;
   bool bf16_activations;
 };
-constexpr Format kFormats[] = {{"bf16", &KernelTable::bf16, true, true},
-                               {"bf16_f32", &KernelTable::bf16_f32, true, false},
-                               {"f32", &KernelTable::f32, false, false}};
+constexpr Format kFormats[] = {{"bf16", &KernelTable::bf16, DType::kBf16, true},
+                               {"bf16_f32", &KernelTable::bf16_f32, DType::kBf16, false},
+                               {"f32", &KernelTable::f32, DType::kF32, false},
+                               {"f16", &KernelTable::f16, DType::kF16, true},
+                               {"f16_f32", &KernelTable::f16_f32, DType::kF16, false}};
 
 float activation(const Format& format, float value) {
   return format.bf16_activations ? bf16::from_float(value).to_float() : value;
@@ -80,7 +82,7 @@ TEST_P(MatmulTest, every_shape_agrees_with_double_precision) {
       for (const int n : {1, 3, 17, 32, 33, 576}) {
         const std::size_t misalignment = 1;  // a header of odd length before the tensors
         const StoredMatrix w =
-            StoredMatrix::random(random, n, k, format.bf16_weights, n % 3, misalignment);
+            StoredMatrix::random(random, n, k, format.weights, n % 3, misalignment);
         for (const int rows : {1, 2, 3, 5, 16, 17, 33, 64}) {
           if (static_cast<std::int64_t>(rows) * k * n > 1200000) continue;
           const std::vector<float> x = random.floats(static_cast<std::size_t>(rows * k));
@@ -107,7 +109,7 @@ TEST_P(MatmulTest, one_row_alone_gives_the_bits_it_gives_among_others) {
     const MatmulKernels& kernels = table.*format.kernels;
     for (const int k : {17, 96, 576, 1600}) {
       const int n = 67;
-      const StoredMatrix w = StoredMatrix::random(random, n, k, format.bf16_weights);
+      const StoredMatrix w = StoredMatrix::random(random, n, k, format.weights);
       const int most = 40;
       const std::vector<float> x = random.floats(static_cast<std::size_t>(most * k));
       Block packed = pack(kernels, x, most, k);
@@ -132,7 +134,7 @@ TEST_P(MatmulTest, splitting_columns_and_row_blocks_keeps_the_bits) {
     for (const int k : {40, 1100}) {
       const int n = 171;
       const int rows = 41;
-      const StoredMatrix w = StoredMatrix::random(random, n, k, format.bf16_weights);
+      const StoredMatrix w = StoredMatrix::random(random, n, k, format.weights);
       const std::vector<float> x = random.floats(static_cast<std::size_t>(rows * k));
       Block packed = pack(kernels, x, rows, k);
       const std::vector<float> whole = matmul(kernels, packed.data(), rows, k, w, n);
@@ -161,7 +163,7 @@ TEST_P(MatmulTest, results_are_scaled_added_and_scattered_and_nothing_else_is_wr
     const int n = 45;
     const int rows = 9;
     const std::size_t stride = 50;
-    const StoredMatrix w = StoredMatrix::random(random, n, k, format.bf16_weights);
+    const StoredMatrix w = StoredMatrix::random(random, n, k, format.weights);
     const std::vector<float> x = random.floats(static_cast<std::size_t>(rows * k));
     Block packed = pack(kernels, x, rows, k);
     const std::vector<float> plain = matmul(kernels, packed.data(), rows, k, w, n);
@@ -206,7 +208,7 @@ TEST_P(MatmulTest, packing_gathers_rows_rounds_to_nearest_even_and_zeroes_the_pa
       x[static_cast<std::size_t>(2 * k)] = -3.0e38f;
       const std::int32_t index[5] = {1, 5, 0, 0, 2};
       Block packed = pack(kernels, x, 5, k, index);
-      const StoredMatrix identity = StoredMatrix::identity(k, format.bf16_weights);
+      const StoredMatrix identity = StoredMatrix::identity(k, format.weights);
       const std::vector<float> y = matmul(kernels, packed.data(), 5, k, identity, k);
       for (int row = 0; row < 5; ++row) {
         for (int i = 0; i < k; ++i) {
@@ -235,7 +237,7 @@ TEST_P(MatmulTest, packed_blocks_of_sixteen_rows_are_equally_long) {
 // z is packed, so it is read back through a product with the identity.
 std::vector<float> gate_up(const MatmulKernels& kernels, const void* x, int rows, int k,
                            const StoredMatrix& gate, const StoredMatrix& up, int n, int step,
-                           bool bf16_weights) {
+                           DType weights) {
   Block z(kernels.packed_bytes(rows, n));
   Block scratch(kernels.scratch_bytes(k));
   GateUpArgs a;
@@ -252,7 +254,7 @@ std::vector<float> gate_up(const MatmulKernels& kernels, const void* x, int rows
     a.n1 = std::min(n, a.n0 + step);
     kernels.gate_up(a);
   }
-  return matmul(kernels, z.data(), rows, n, StoredMatrix::identity(n, bf16_weights), n);
+  return matmul(kernels, z.data(), rows, n, StoredMatrix::identity(n, weights), n);
 }
 
 TEST_P(MatmulTest, gate_and_up_are_fused_and_packed) {
@@ -261,15 +263,14 @@ TEST_P(MatmulTest, gate_and_up_are_fused_and_packed) {
     const MatmulKernels& kernels = table.*format.kernels;
     for (const int k : {3, 40, 600}) {
       for (const int n : {1, 31, 32, 50, 96, 112}) {
-        const StoredMatrix gate = StoredMatrix::random(random, n, k, format.bf16_weights, 3, 2);
-        const StoredMatrix up = StoredMatrix::random(random, n, k, format.bf16_weights, 3, 2);
+        const StoredMatrix gate = StoredMatrix::random(random, n, k, format.weights, 3, 2);
+        const StoredMatrix up = StoredMatrix::random(random, n, k, format.weights, 3, 2);
         for (const int rows : {1, 2, 7, 18}) {
           const std::vector<float> x = random.floats(static_cast<std::size_t>(rows * k));
           Block packed = pack(kernels, x, rows, k);
           const std::vector<float> z =
-              gate_up(kernels, packed.data(), rows, k, gate, up, n, n, format.bf16_weights);
-          ASSERT_EQ(gate_up(kernels, packed.data(), rows, k, gate, up, n, 32, format.bf16_weights),
-                    z);
+              gate_up(kernels, packed.data(), rows, k, gate, up, n, n, format.weights);
+          ASSERT_EQ(gate_up(kernels, packed.data(), rows, k, gate, up, n, 32, format.weights), z);
           for (int row = 0; row < rows; ++row) {
             for (int col = 0; col < n; ++col) {
               const Product g = product(format, x.data() + row * k, gate, col, k);
@@ -297,17 +298,18 @@ TEST_P(MatmulTest, gate_and_up_are_fused_and_packed) {
 TEST_P(MatmulTest, silu_is_safe_for_large_gates) {
   for (const Format& format : kFormats) {
     const MatmulKernels& kernels = table.*format.kernels;
-    const float gates[] = {-1e38f, -1000.0f, -90.0f, 0.0f, 90.0f, 1000.0f, 1e38f};
+    const float largest = format.weights == DType::kF16 ? 57344.0f : 1e38f;
+    const float gates[] = {-largest, -1000.0f, -90.0f, 0.0f, 90.0f, 1000.0f, largest};
     const int n = 7;
-    StoredMatrix gate(n, 1, format.bf16_weights);
-    StoredMatrix up(n, 1, format.bf16_weights);
+    StoredMatrix gate(n, 1, format.weights);
+    StoredMatrix up(n, 1, format.weights);
     for (int i = 0; i < n; ++i) {
       gate.set(i, 0, gates[i]);
       up.set(i, 0, 1.0f);
     }
     Block packed = pack(kernels, {1.0f}, 1, 1);
     const std::vector<float> z =
-        gate_up(kernels, packed.data(), 1, 1, gate, up, n, n, format.bf16_weights);
+        gate_up(kernels, packed.data(), 1, 1, gate, up, n, n, format.weights);
     for (int i = 0; i < 3; ++i)
       EXPECT_NEAR(z[static_cast<std::size_t>(i)], 0.0f, 1e-35) << format.name << gates[i];
     EXPECT_EQ(z[3], 0.0f);
