@@ -49,7 +49,7 @@ struct Report {
 
 void declare(Flags& flags, InspectOptions* options) {
   flags.positional("MODEL", &options->model,
-                   "a Hugging Face folder, a bare config.json, or demo (the default)");
+                   "a Hugging Face folder, a GGUF file, a bare config.json, or demo (the default)");
   flags.group("Options");
   flags.toggle("--json", &options->json, "one object for machines");
   flags.integer("-c,--context,--ctx", &options->context, "N",
@@ -104,7 +104,8 @@ void inspect_model(const std::filesystem::path& path, const InspectOptions& opti
     return;
   }
   report->info = std::move(*info);
-  report->notes = report->info->notes;
+  report->notes = (*checkpoint)->notes();
+  report->notes.insert(report->notes.end(), report->info->notes.begin(), report->info->notes.end());
   report->context = options.context > 0 ? options.context : report->info->max_position_embeddings;
   if (report->context > report->info->max_position_embeddings) {
     report->notes.push_back(

@@ -28,8 +28,8 @@ void declare_fixed(Flags& flags, std::string_view names, std::vector<std::string
 void declare_model(Flags& flags, std::string* model) {
   flags.positional(
       "MODEL", model,
-      "a Hugging Face folder (config.json, safetensors, tokenizer.json), or demo: the small "
-      "model that ships with glint, which is also the default");
+      "a Hugging Face folder (config.json, safetensors, tokenizer.json), a GGUF file (any shard of "
+      "a set), or demo: the small model that ships with glint, which is also the default");
 }
 
 void declare_session(Flags& flags, SessionOptions* options, bool parallel) {

@@ -20,9 +20,8 @@ std::string overview(const std::vector<Command>& commands) {
     out += fmt::format("  {:<10} {}\n", command.name, command.summary);
   }
   out +=
-      "\nMODEL is a Hugging Face folder with safetensors. Without one, or with `demo`, the small "
-      "model "
-      "that\nships with glint is used.\n\n"
+      "\nMODEL is a Hugging Face folder with safetensors, or a GGUF file. Without one, or with "
+      "`demo`,\nthe small model that ships with glint is used.\n\n"
       "Start here:\n"
       "  glint chat                    talk to the demo model\n"
       "  glint inspect ./GLM-4.7-Flash what a model is, what it costs, and whether it will run\n"

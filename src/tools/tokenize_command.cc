@@ -20,7 +20,7 @@ struct TokenizeOptions {
 };
 
 void declare(Flags& flags, TokenizeOptions* options) {
-  flags.positional("MODEL", &options->model, "a Hugging Face folder, or demo");
+  flags.positional("MODEL", &options->model, "a Hugging Face folder, a GGUF file, or demo");
   flags.positional("TEXT", &options->text, "what to split; absent or -: all of stdin");
   flags.toggle("--ids", &options->ids, "one JSON list of ids instead of one token per line");
   flags.toggle("--decode", &options->decode, "TEXT is a list of ids; print their text");
