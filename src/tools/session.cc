@@ -114,6 +114,7 @@ Result<SessionPlan> plan_session(SessionOptions options) {
   plan.cpus = cpu_budget();
   GLINT_TRY_MODEL(const ModelFolder folder, model_folder(options.model));
   GLINT_TRY_MODEL(plan.checkpoint, Checkpoint::open(folder.path()));
+  for (const std::string& note : plan.checkpoint->notes()) log_warn(note);
   GLINT_TRY_MODEL(plan.info, describe_model(*plan.checkpoint));
   if (const Status checked = check_model(*plan.checkpoint); !checked) {
     return as_refusal(checked.error());
