@@ -65,8 +65,8 @@ void declare(Flags& flags, InspectOptions* options) {
 void inspect_text(const Checkpoint& checkpoint, Report* report) {
   if (!has_tokenizer(checkpoint)) {
     report->notes.push_back(
-        "there is no tokenizer.json: chat, run, serve and tokenize will refuse this model; score "
-        "--ids and bench work");
+        "there is no tokenizer.json, and no GGUF vocabulary: chat, run, serve and tokenize will "
+        "refuse this model; score --ids and bench work");
     return;
   }
   const auto text = load_text_assets(checkpoint);

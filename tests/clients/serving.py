@@ -54,12 +54,12 @@ def wait_until_ready(served, seconds=120):
 
 
 @contextlib.contextmanager
-def serve(*options):
+def serve(*options, model=DEMO):
     """`with serve("--parallel", "1") as served:`"""
     with tempfile.TemporaryDirectory() as folder:
         log_path = os.path.join(folder, "log")
         with open(log_path, "wb") as log:
-            command = [GLINT, "serve", str(DEMO), "--port", "0", "--served-model-name", "demo", *options]
+            command = [GLINT, "serve", str(model), "--port", "0", "--served-model-name", "demo", *options]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         served = Served(process, log_path, 0)
         try:
