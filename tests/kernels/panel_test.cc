@@ -3,6 +3,7 @@
 #include "tensor/panel.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -57,10 +58,11 @@ std::uint16_t small_half(Random& random) {
   return static_cast<std::uint16_t>(random.below(2) << 15 | exponent << 10 | random.below(1024));
 }
 
-// Random codes and group scales under small scales of blocks.
-void fill_block(Random& random, DType type, std::byte* block) {
+// Random codes and group scales under small scales of blocks; or codes and group scales of one byte
+// over and over.
+void fill_block(Random& random, DType type, std::optional<int> byte, std::byte* block) {
   for (std::size_t i = 0; i < block_size(type).bytes; ++i)
-    block[i] = static_cast<std::byte>(random.below(256));
+    block[i] = static_cast<std::byte>(byte.value_or(random.below(256)));
   for (const std::size_t at : half_places(type)) {
     const std::uint16_t half = small_half(random);
     std::memcpy(block + at, &half, 2);
@@ -81,7 +83,7 @@ void fill_block(Random& random, DType type, std::byte* block) {
 // One matrix as rows of blocks, which do not follow each other without gaps, and as panels.
 class LowBitMatrix {
  public:
-  LowBitMatrix(Random& random, DType type, int n, int k)
+  LowBitMatrix(Random& random, DType type, int n, int k, std::optional<int> byte = {})
       : type_(type),
         n_(n),
         k_(k),
@@ -91,7 +93,7 @@ class LowBitMatrix {
     for (int row = 0; row < n; ++row) {
       std::byte* at = rows_.data() + size(row) * stride_;
       for (std::size_t i = 0; i < size(k) / block_size(type).elements; ++i)
-        fill_block(random, type, at + i * block_size(type).bytes);
+        fill_block(random, type, byte, at + i * block_size(type).bytes);
     }
     for (int row = 0; row < n; row += kPanelRows) {
       pack_panel(type, rows_.data() + size(row) * stride_, stride_, std::min(n - row, kPanelRows),
@@ -234,6 +236,7 @@ std::vector<float> f32_row(const std::byte* packed, int k, int row) {
 
 class PanelTest : public KernelTest {
  protected:
+  void expect_gated(const Way& way, Random& random, LowBitMatrix& gate, LowBitMatrix& up, int rows);
   const KernelTable& scalar = kernel_table(Isa::kScalar);
 };
 
@@ -303,6 +306,28 @@ TEST_P(PanelTest, int8_products_have_the_bits_of_the_scalar_table) {
                 << " at " << row << ", " << c;
           }
         }
+      }
+    }
+  }
+}
+
+// All of them at the ends of their range at once: whole-number sums are as large as they get.
+TEST_P(PanelTest, the_largest_codes_and_activations_have_the_bits_of_the_scalar_table) {
+  Random random(12);
+  for (const DType type : block_types()) {
+    const int k = widths(type)[1], rows = 5, n = 16;
+    std::vector<float> x(size(rows * k), 1.0f);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t row = i / size(k), column = i % size(k);
+      if (row == 1 || (row == 2 && column % 2 != 0) || (row == 3 && column % 8 < 4)) x[i] = -1.0f;
+    }
+    for (const int byte : {0x00, 0x07, 0x70, 0x77, 0x7f, 0x80, 0x88, 0xf0, 0xff}) {
+      LowBitMatrix m(random, type, n, k, byte);
+      for (const int used : {1, rows}) {
+        Block mine = pack(table.int8, x, used, k), theirs = pack(scalar.int8, x, used, k);
+        ASSERT_EQ(matmul(table.int8, mine, used, k, as_panels(table, kWays[0], m), n),
+                  matmul(scalar.int8, theirs, used, k, as_panels(scalar, kWays[0], m), n))
+            << dtype_name(type) << " byte " << byte << " rows " << used;
       }
     }
   }
@@ -615,44 +640,51 @@ void unpack(const Way& way, const std::byte* z, int n, int row, std::vector<floa
 // Below it silu may be 0: its exponential is out of range.
 constexpr double kSiluSmallest = 1e-30;
 
-TEST_P(PanelTest, gate_and_up_are_fused_and_packed) {
-  Random random(11);
-  constexpr int k = 256;
-  const std::pair<DType, DType> types[] = {
-      {DType::kQ4_K, DType::kQ4_K}, {DType::kQ5_1, DType::kIQ2_XS}, {DType::kMXFP4, DType::kQ8_0}};
-  for (const Way& way : kWays) {
-    const MatmulKernels& kernels = table.*way.kernels;
-    for (const auto& [gate_type, up_type] : types) {
-      for (const int n : {1, 31, 128, 150, 300}) {
-        LowBitMatrix gate(random, gate_type, n, k), up(random, up_type, n, k);
-        const Operand g = as_panels(table, way, gate), u = as_panels(table, way, up);
-        for (const int rows : {1, 18, 140}) {
-          if (rows > 18 && n != 150) continue;
-          SCOPED_TRACE(std::string(way.name) + " n " + std::to_string(n) + " rows " +
-                       std::to_string(rows));
-          Block packed = pack(kernels, random.floats(size(rows * k)), rows, k);
-          Block z = gate_up(kernels, packed, rows, k, g, u, n, 1024);
-          Block parts = gate_up(kernels, packed, rows, k, g, u, n, kernels.hidden_block);
-          expect_same_rows(way, z, parts, rows, n);
-          Block on_the_way = gate_up(kernels, packed, rows, k, g, as_rows(table, way, up), n, 1024);
-          expect_same_rows(way, z, on_the_way, rows, n);
+// That z of one shape is silu(gate) * up, however its columns are cut and wherever up lies.
+void PanelTest::expect_gated(const Way& way, Random& random, LowBitMatrix& gate, LowBitMatrix& up,
+                             int rows) {
+  const MatmulKernels& kernels = table.*way.kernels;
+  const int k = gate.k(), n = gate.n();
+  const Operand g = as_panels(table, way, gate), u = as_panels(table, way, up);
+  Block x = pack(kernels, random.floats(size(rows * k)), rows, k);
+  Block z = gate_up(kernels, x, rows, k, g, u, n, 1024);
+  Block parts = gate_up(kernels, x, rows, k, g, u, n, kernels.hidden_block);
+  expect_same_rows(way, z, parts, rows, n);
+  Block on_the_way = gate_up(kernels, x, rows, k, g, as_rows(table, way, up), n, 1024);
+  expect_same_rows(way, z, on_the_way, rows, n);
 
-          const std::vector<float> gates = matmul(kernels, packed, rows, k, g, n);
-          const std::vector<float> ups = matmul(kernels, packed, rows, k, u, n);
-          std::vector<float> values, errors;
-          for (int row = 0; row < rows; ++row) {
-            unpack(way, z.data(), n, row, values, errors);
-            if (HasFatalFailure()) return;
-            for (int c = 0; c < n; ++c) {
-              const double x = gates[size(row * n + c)];
-              const double want = x / (1 + std::exp(-x)) * ups[size(row * n + c)];
-              ASSERT_NEAR(values[size(c)], want,
-                          std::abs(want) * 12 * kFloatEpsilon + errors[size(c)] + kSiluSmallest)
-                  << row << ", " << c;
-            }
-          }
-        }
-      }
+  const std::vector<float> gates = matmul(kernels, x, rows, k, g, n);
+  const std::vector<float> ups = matmul(kernels, x, rows, k, u, n);
+  std::vector<float> values, errors;
+  for (int row = 0; row < rows; ++row) {
+    unpack(way, z.data(), n, row, values, errors);
+    for (int c = 0; c < n; ++c) {
+      const double value = gates[size(row * n + c)];
+      const double want = value / (1 + std::exp(-value)) * ups[size(row * n + c)];
+      ASSERT_NEAR(values[size(c)], want,
+                  std::abs(want) * 12 * kFloatEpsilon + errors[size(c)] + kSiluSmallest)
+          << row << ", " << c;
+    }
+  }
+}
+
+TEST_P(PanelTest, gate_and_up_are_fused_and_packed) {
+  struct Shape {
+    DType gate, up;
+    int k, n, rows;
+  };
+  const Shape shapes[] = {
+      {DType::kQ4_K, DType::kQ4_K, 256, 1, 1},     {DType::kQ4_K, DType::kIQ2_XS, 512, 31, 5},
+      {DType::kMXFP4, DType::kQ8_0, 96, 128, 1},   {DType::kQ5_1, DType::kQ4_0, 96, 150, 18},
+      {DType::kIQ4_NL, DType::kQ5_1, 32, 300, 18}, {DType::kQ8_0, DType::kQ4_1, 32, 50, 140}};
+  Random random(11);
+  for (const Way& way : kWays) {
+    for (const Shape& shape : shapes) {
+      SCOPED_TRACE(std::string(way.name) + " n " + std::to_string(shape.n));
+      LowBitMatrix gate(random, shape.gate, shape.n, shape.k);
+      LowBitMatrix up(random, shape.up, shape.n, shape.k);
+      expect_gated(way, random, gate, up, shape.rows);
+      if (HasFatalFailure()) return;
     }
   }
 }
