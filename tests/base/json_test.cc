@@ -213,5 +213,18 @@ TEST(JsonDeathTest, a_wrong_accessor_aborts) {
   EXPECT_DEATH(static_cast<void>(Json("x").as_int()), "internal error");
 }
 
+TEST(Json, utf8_is_told_from_what_only_looks_like_it) {
+  for (const char* good :
+       {"", "a", "\xc3\xa9", "\xe4\xbd\xa0", "\xf0\x9f\x91\xa9", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_TRUE(is_utf8(good)) << good;
+  }
+  // A lone continuation, a cut sequence, overlong forms, a surrogate, above U+10FFFF.
+  for (const char* bad :
+       {"\x80", "a\xc3", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff"}) {
+    EXPECT_FALSE(is_utf8(bad));
+  }
+  EXPECT_TRUE(is_utf8(std::string_view("\0", 1)));
+}
+
 }  // namespace
 }  // namespace glint

@@ -116,6 +116,43 @@ TEST(text_assets, a_list_of_templates_has_one_for_tools) {
   EXPECT_NE(folder.error().find("must have a name and a template"), std::string::npos);
 }
 
+TEST(text_assets, documents_give_the_same_and_errors_call_them_by_their_names) {
+  TextDocuments documents;
+  documents.tokenizer_json = *read_text_file(demo_folder() / "tokenizer.json", 1u << 20);
+  documents.tokenizer_config = demo_json("tokenizer_config.json");
+  documents.chat_template = *read_text_file(demo_folder() / "chat_template.jinja", 1u << 20);
+  const Json config = demo_json("config.json");
+  const Json generation = demo_json("generation_config.json");
+  const auto text = TextAssets::from_documents(documents, config, generation);
+  ASSERT_TRUE(text.has_value()) << text.error().message;
+  EXPECT_EQ((*text)->template_source(), demo_text()->template_source());
+  EXPECT_EQ((*text)->end_tokens(), demo_text()->end_tokens());
+  EXPECT_EQ((*text)->prepare(hello())->ids, demo_text()->prepare(hello())->ids);
+
+  documents.tokenizer_name = "T";
+  documents.tokenizer_config_name = "TC";
+  documents.chat_template_name = "CT";
+  documents.config_name = "C";
+  documents.generation_config_name = "G";
+  const auto error = [&](const char* config_text, const char* generation_text) {
+    const auto refused = TextAssets::from_documents(documents, *parse_json(config_text),
+                                                    *parse_json(generation_text));
+    EXPECT_FALSE(refused.has_value());
+    return refused.has_value() ? "" : refused.error().message;
+  };
+  EXPECT_EQ(error(R"({"vocab_size": 9})", "null"),
+            "T has ids up to 1535, but C says vocab_size 9: the two belong to different models");
+  EXPECT_TRUE(error(R"({"eos_token_id": -1})", "null").starts_with("C: eos_token_id -1"));
+  EXPECT_TRUE(error("{}", R"({"eos_token_id": -1})").starts_with("G: eos_token_id -1"));
+  EXPECT_TRUE(error("{}", R"({"top_p": 2})").starts_with("G: top_p"));
+  documents.chat_template = "{% if %}";
+  EXPECT_NE(error("{}", "null").find("CT"), std::string::npos);
+  documents.tokenizer_config.set("eos_token", Json("<none>"));
+  EXPECT_EQ(error("{}", "null"), "TC: eos_token '<none>' is not in T");
+  documents.tokenizer_json = "{";
+  EXPECT_TRUE(error("{}", "null").starts_with("T: "));
+}
+
 TEST(prompt, equals_the_reference_rendering) {
   const auto text = demo_text();
   const Json reference = demo_json("eval_reference.json");
