@@ -168,6 +168,25 @@ def test_inspect_needs_only_a_config(run, demo, tmp_path):
         assert any("no weights" in note for note in report["notes"])
 
 
+def test_inspect_tells_grouped_query_attention_from_latent_attention(run, tmp_path):
+    config = {"model_type": "glm4_moe", "attention_bias": True, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120,
+              "partial_rotary_factor": 0.5, "intermediate_size": 12288, "max_position_embeddings": 131072,
+              "moe_intermediate_size": 1536, "norm_topk_prob": True, "num_attention_heads": 96, "n_group": 1, "topk_group": 1,
+              "n_routed_experts": 160, "n_shared_experts": 1, "routed_scaling_factor": 2.5, "num_experts_per_tok": 8,
+              "first_k_dense_replace": 3, "num_hidden_layers": 92, "num_key_value_heads": 8, "num_nextn_predict_layers": 1,
+              "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": 1000000, "use_qk_norm": True, "vocab_size": 151552}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    report = json.loads(run("inspect", tmp_path, "--json").stdout)
+    assert report["attention"]["class"] == "GQA"
+    assert "num_key_value_heads 8" in report["attention"]["why"]
+    assert report["kv_cache"]["bytes_per_token"] == 376_832
+    assert report["heads"] == {"num_heads": 96, "num_kv_heads": 8, "head_dim": 128, "rotary_dim": 64,
+                               "heads_per_kv_head": 12, "cache_width": 2048}
+    assert report["verdict"] == "ok"
+    text = run("inspect", tmp_path).stdout
+    assert "GQA: model_type glm4_moe" in text and "rotary_dim 64 (derived)" in text
+
+
 def test_bench_reports_speed_beside_the_floor(run):
     done = run("bench", "-p", 32, "-n", 4, "-d", "0,100", "--parallel", "1,2", "--reps", 2, "--json")
     report = json.loads(done.stdout)
