@@ -46,13 +46,11 @@ Result<TextDocuments> read_documents(const GgufFile& file) {
   return out;
 }
 
-// The GGUF file that `path` is or, being a folder without tokenizer.json, holds; empty: neither.
+// The GGUF file that `path` is or, by Checkpoint::open's rule, stands for; empty: neither.
 Result<fs::path> find_gguf(const fs::path& path) {
   std::error_code error;
   if (fs::is_regular_file(path, error)) return path;
-  if (fs::exists(path / "tokenizer.json", error) || !fs::is_directory(path, error)) {
-    return fs::path();
-  }
+  if (!fs::is_directory(path, error)) return fs::path();
   GLINT_TRY(const std::optional<fs::path> found, find_gguf_model(path));
   return found.value_or(fs::path());
 }

@@ -232,6 +232,13 @@ TEST(gguf_text, a_folder_of_one_gguf_is_its_tokenizer_too) {
   const auto tokenizer = load_tokenizer(file.folder());
   ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
   EXPECT_EQ((*tokenizer)->token_id("<|user|>"), 1522);
+  // As in the other commands, the GGUF file counts where there are no safetensors.
+  TempFolder both;
+  both.write("model.gguf", read_file(gguf_folder() / kSmallFile));
+  both.write("tokenizer.json", "{}");
+  EXPECT_TRUE(load_tokenizer(both.path()).has_value());
+  both.write("model.safetensors", "x");
+  EXPECT_FALSE(load_tokenizer(both.path()).has_value());
   TempFolder empty;
   const auto none = load_tokenizer(empty.path());
   ASSERT_FALSE(none.has_value());
