@@ -4,11 +4,8 @@
 // q = round(x * (127 / max|x|)) to nearest even, scale = max|x| / 127; a block whose max|x| is less
 // than kInt8Smallest is zeros of scale 0. NaN and infinity give some finite q.
 //
-//   int8    q[blocks * kInt8Block], padding zero
-//   float   scale[blocks]
-//   int32   sum32[blocks * 4]    sums of 32 neighbours
-//   int32   sum16[blocks * 8]    sums of 16
-// and is rounded up to 64 bytes.
+// Rows are kept sixteen at a time, block by block (Int8Chunk): sixteen rows of one block are the A
+// side of an int8 tile. Padding of a row is zeros; rows that were not packed hold anything.
 //
 // The product of a row with a weight row adds up in this order, in float32:
 //   for each block b:  part = 0
@@ -27,21 +24,33 @@ namespace glint {
 inline constexpr int kInt8Block = 128;
 inline constexpr float kInt8Smallest = 0x1p-120f;  // 127 / max|x| is finite from here on
 
-struct Int8Row {
-  int blocks = 0;
+inline constexpr int kInt8Rows = 16;
 
-  explicit constexpr Int8Row(int k) : blocks((k + kInt8Block - 1) / kInt8Block) {}
-  constexpr std::size_t scales_at() const { return static_cast<std::size_t>(blocks) * kInt8Block; }
-  constexpr std::size_t sums32_at() const {
-    return scales_at() + static_cast<std::size_t>(blocks) * sizeof(float);
-  }
-  constexpr std::size_t sums16_at() const {
-    return sums32_at() + static_cast<std::size_t>(blocks) * 4 * sizeof(std::int32_t);
-  }
-  constexpr std::size_t bytes() const {
-    return (sums16_at() + static_cast<std::size_t>(blocks) * 8 * sizeof(std::int32_t) + 63) / 64 *
-           64;
-  }
+// One block of sixteen rows. A packed matrix [rows, k] is [rows / 16][blocks] of them.
+struct alignas(64) Int8Chunk {
+  std::int8_t q[kInt8Rows][kInt8Block];
+  float scale[kInt8Rows];
+  std::int32_t sum32[kInt8Block / 32][kInt8Rows];  // sums of 32 neighbours
+  std::int32_t sum16[kInt8Block / 16][kInt8Rows];  // sums of 16
 };
+static_assert(sizeof(Int8Chunk) ==
+              45 * 64);  // an odd number of lines: blocks do not share cache sets
+
+constexpr int int8_blocks(int k) {
+  return (k + kInt8Block - 1) / kInt8Block;
+}
+constexpr std::size_t int8_rows_bytes(int rows, int k) {
+  return static_cast<std::size_t>((rows + kInt8Rows - 1) / kInt8Rows) *
+         static_cast<std::size_t>(int8_blocks(k)) * sizeof(Int8Chunk);
+}
+// Where block `block` of the sixteen rows that hold `row` is; the row is lane row % kInt8Rows.
+inline const Int8Chunk& int8_chunk(const void* packed, int k, int row, int block) {
+  return static_cast<const Int8Chunk*>(
+      packed)[static_cast<std::size_t>(row / kInt8Rows) * static_cast<std::size_t>(int8_blocks(k)) +
+              static_cast<std::size_t>(block)];
+}
+inline Int8Chunk& int8_chunk(void* packed, int k, int row, int block) {
+  return const_cast<Int8Chunk&>(int8_chunk(static_cast<const void*>(packed), k, row, block));
+}
 
 }  // namespace glint

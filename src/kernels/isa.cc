@@ -78,7 +78,7 @@ bool available(Isa isa) {
       return avx512_bf16;
     case Isa::kAmx:
       return avx512_bf16 && (states & kTileStates) == kTileStates && bit(leaf7.edx, 22) &&
-             bit(leaf7.edx, 24) && tile_permission();
+             bit(leaf7.edx, 24) && bit(leaf7.edx, 25) && has_vnni512() && tile_permission();
   }
   return false;
 }
@@ -108,6 +108,10 @@ std::string_view isa_name(Isa isa) {
       return "amx";
   }
   return "unknown";
+}
+
+bool has_vnni512() {
+  return available(Isa::kAvx512) && bit(cpuid(7, 0).ecx, 11);
 }
 
 std::vector<Isa> available_isas() {

@@ -18,6 +18,9 @@ available_isas();  // by CPUID, operating system state and (AMX) permission; nev
 // unavailable: an error listing what there is.
 Result<Isa> choose_isa(std::string_view name);
 
+// Whether this machine's AVX-512 has VNNI (vpdpbusd); nearly all have.
+bool has_vnni512();
+
 struct KernelTable;
 // The table of an available ISA; any thread may use it.
 const KernelTable& kernel_table(Isa isa);

@@ -155,6 +155,16 @@ struct Elementwise {
     }
   }
 
+  static void silu_times(const float* up, int n, float* gate) noexcept {
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      V::store(gate + i, V::mul(silu<V>(V::load(gate + i)), V::load(up + i)));
+    if (i < n) {
+      const Reg gated = silu<V>(V::load_first(gate + i, n - i));
+      V::store_first(gate + i, n - i, V::mul(gated, V::load_first(up + i, n - i)));
+    }
+  }
+
   static void add(const float* x, int n, float* y) noexcept {
     int i = 0;
     for (; i + kLanes <= n; i += kLanes) V::store(y + i, V::add(V::load(y + i), V::load(x + i)));
@@ -223,6 +233,7 @@ struct Elementwise {
     table.rms_norm = rms_norm;
     table.rope_interleaved = rope_interleaved;
     table.rope_half = rope_half;
+    table.silu_times = silu_times;
     table.add = add;
     table.scale_to_bf16 = scale_to_bf16;
     table.scale_to_f32 = scale_to_f32;

@@ -2,8 +2,8 @@
 // vector type V. Included inside a target region.
 //
 // Rows is how activations are packed. A row of them is blocks of Rows::kBlock values, written by
-// pack_block, which also writes the row's padding when it is given the last block. The products
-// themselves come with the arguments (PanelSource).
+// pack_block, which pads the last one. The products themselves come with the arguments
+// (PanelSource).
 #pragma once
 
 #include <cstddef>
@@ -31,32 +31,26 @@ struct Int8Rows {
   using Reg = typename V::Reg;
   static constexpr int kBlock = kInt8Block;
 
-  static std::size_t row_bytes(int k) { return Int8Row(k).bytes(); }
+  static std::size_t packed_bytes(int rows, int k) { return int8_rows_bytes(rows, k); }
 
-  static void pack_block(const float* x, int count, int block, int k, std::byte* row) {
-    const Int8Row layout(k);
+  static void pack_block(const float* x, int count, int block, int k, void* packed, int row) {
+    Int8Chunk& chunk = int8_chunk(packed, k, row, block);
+    const int lane = row % kInt8Rows;
     alignas(64) float values[kBlock];
     const float largest = load_block(x, count, values);
     const bool none = largest < kInt8Smallest;
     round_block(none ? 0.0f : 127.0f / largest, values);
-    const float scale = none ? 0.0f : largest / 127.0f;
-    std::memcpy(row + layout.scales_at() + size(block) * sizeof scale, &scale, sizeof scale);
-
+    chunk.scale[lane] = none ? 0.0f : largest / 127.0f;
     std::int8_t codes[kBlock];
     for (int i = 0; i < kBlock; ++i) codes[i] = static_cast<std::int8_t>(values[i]);
-    std::memcpy(row + size(block) * kBlock, codes, kBlock);
-    std::int32_t sums16[kBlock / 16];
-    std::int32_t sums32[kBlock / 32];
+    std::memcpy(chunk.q[lane], codes, kBlock);
     for (int i = 0; i < kBlock / 16; ++i) {
-      sums16[i] = 0;
-      for (int j = 0; j < 16; ++j) sums16[i] += codes[16 * i + j];
+      std::int32_t sum = 0;
+      for (int j = 0; j < 16; ++j) sum += codes[16 * i + j];
+      chunk.sum16[i][lane] = sum;
     }
-    for (int i = 0; i < kBlock / 32; ++i) sums32[i] = sums16[2 * i] + sums16[2 * i + 1];
-    std::memcpy(row + layout.sums32_at() + size(block) * sizeof sums32, sums32, sizeof sums32);
-    std::memcpy(row + layout.sums16_at() + size(block) * sizeof sums16, sums16, sizeof sums16);
-    if (block + 1 < layout.blocks) return;
-    const std::size_t end = layout.sums16_at() + size(layout.blocks) * sizeof sums16;
-    std::memset(row + end, 0, layout.bytes() - end);
+    for (int i = 0; i < kBlock / 32; ++i)
+      chunk.sum32[i][lane] = chunk.sum16[2 * i][lane] + chunk.sum16[2 * i + 1][lane];
   }
 
   // Copies a block, padded with zeros, and returns its largest magnitude. NaN is passed over: the
@@ -77,8 +71,6 @@ struct Int8Rows {
       V::store(values + i, V::min(V::max(rounded, V::set1(-127.0f)), V::set1(127.0f)));
     }
   }
-
-  static std::size_t size(int n) { return static_cast<std::size_t>(n); }
 };
 
 // float32, padded with zeros to a multiple of a panel's step.
@@ -86,12 +78,16 @@ template <typename V>
 struct F32Rows {
   static constexpr int kBlock = kPanelStep;
 
-  static std::size_t row_bytes(int k) {
-    return static_cast<std::size_t>((k + kBlock - 1) / kBlock * kBlock) * sizeof(float);
+  static std::size_t row_floats(int k) {
+    return static_cast<std::size_t>((k + kBlock - 1) / kBlock * kBlock);
+  }
+  static std::size_t packed_bytes(int rows, int k) {
+    return static_cast<std::size_t>(rows) * row_floats(k) * sizeof(float);
   }
 
-  static void pack_block(const float* x, int count, int block, int, std::byte* row) {
-    float* to = reinterpret_cast<float*>(row) + block * kBlock;
+  static void pack_block(const float* x, int count, int block, int k, void* packed, int row) {
+    float* to = static_cast<float*>(packed) + static_cast<std::size_t>(row) * row_floats(k) +
+                block * kBlock;
     for (int i = 0; i < kBlock; i += V::kLanes) V::store(to + i, load_up_to<V>(x + i, count - i));
   }
 };
@@ -104,17 +100,14 @@ struct PanelMatmul {
   static constexpr int kMostRows = 128;
   static constexpr std::size_t kOutFloats = static_cast<std::size_t>(kMostRows) * kPanelRows;
 
-  static std::size_t packed_bytes(int rows, int k) noexcept {
-    return static_cast<std::size_t>(rows) * Rows::row_bytes(k);
-  }
+  static std::size_t packed_bytes(int rows, int k) noexcept { return Rows::packed_bytes(rows, k); }
 
   static void pack(const float* x, std::size_t x_stride, const std::int32_t* row_index, int rows,
                    int k, void* out) noexcept {
-    auto* to = static_cast<std::byte*>(out);
-    for (int row = 0; row < rows; ++row, to += Rows::row_bytes(k)) {
+    for (int row = 0; row < rows; ++row) {
       const float* from = x + static_cast<std::size_t>(row_index ? row_index[row] : row) * x_stride;
       for (int i = 0; i < k; i += kBlock)
-        Rows::pack_block(from + i, least(k - i, kBlock), i / kBlock, k, to);
+        Rows::pack_block(from + i, least(k - i, kBlock), i / kBlock, k, out, row);
     }
   }
 
@@ -152,8 +145,7 @@ struct PanelMatmul {
             std::memcpy(values + c, scratch.gate_of(c) + r * kPanelRows,
                         kPanelRows * sizeof(float));
           }
-          Rows::pack_block(values, columns, n / kBlock, a.n_total,
-                           static_cast<std::byte*>(a.z) + packed_bytes(row + r, a.n_total));
+          Rows::pack_block(values, columns, n / kBlock, a.n_total, a.z, row + r);
         }
       }
     }

@@ -25,13 +25,16 @@ inline constexpr int kAttendSpan =
 // The products of packed rows with one panel of low-bit weights (tensor/panel.h):
 // out[r * kPanelRows + n] = sum_k x[r, k] w[n, k].
 struct PanelArgs {
-  const std::byte* x = nullptr;  // packed by the MatmulKernels that the function belongs to
+  // Packed by the MatmulKernels that the function belongs to; memory of whole kRowBlocks of rows is
+  // readable.
+  const std::byte* x = nullptr;
   int rows = 0;
   int k = 0;
   const std::byte* panel = nullptr;  // 64-byte aligned
   const std::byte* next = nullptr;   // where reading goes on afterwards, or null: to fetch ahead
-  float* out = nullptr;              // [rows, kPanelRows], 64-byte aligned
-  std::byte* scratch = nullptr;      // panel_scratch_bytes(k), 64-byte aligned
+  // [rows, kPanelRows], 64-byte aligned; memory of whole kRowBlocks of rows may be overwritten.
+  float* out = nullptr;
+  std::byte* scratch = nullptr;  // panel_scratch_bytes(k), 64-byte aligned
 };
 using PanelProduct = void (*)(const PanelArgs&) noexcept;
 // Packs up to kPanelRows rows of blocks of one type (tensor/panel.h, pack_panel).
@@ -41,8 +44,8 @@ using PackPanel = void (*)(const std::byte* rows, std::size_t row_bytes, int num
 // How weights of panels, or of rows of blocks that become panels on the way, are multiplied.
 struct PanelSource {
   PanelProduct product = nullptr;
-  PackPanel pack = nullptr;       // set: w holds rows of blocks
-  std::size_t panel_bytes = 0;    // of one packed panel
+  PackPanel pack = nullptr;     // set: w holds rows of blocks
+  std::size_t panel_bytes = 0;  // of one packed panel
 };
 
 // y[r, n] = sum_k x[r, k] w[n, k] for n in [n0, n1), float32 accumulation.
@@ -157,6 +160,8 @@ struct KernelTable {
   void (*rope_interleaved)(float* x, const float* cos, const float* sin, int n) noexcept = nullptr;
   // Pairs (x[j], x[n/2 + j]) of n values, an even number, turned by cos[j], sin[j], in place.
   void (*rope_half)(float* x, const float* cos, const float* sin, int n) noexcept = nullptr;
+  // gate = silu(gate) * up, n values.
+  void (*silu_times)(const float* up, int n, float* gate) noexcept = nullptr;
   // y += x, n values.
   void (*add)(const float* x, int n, float* y) noexcept = nullptr;
   // y = x * factor as bf16 / float32, n values.

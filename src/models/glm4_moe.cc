@@ -82,9 +82,9 @@ struct Weights {
 GqaWeights bind_attention(TensorBinder& b, const std::string& prefix, const Config& c) {
   const GqaDims& d = c.gqa;
   GqaWeights w;
-  w.q_proj = b.matrix(prefix + "q_proj.weight", d.q_width(), d.hidden_size);
-  w.k_proj = b.matrix(prefix + "k_proj.weight", d.kv_width(), d.hidden_size);
-  w.v_proj = b.matrix(prefix + "v_proj.weight", d.kv_width(), d.hidden_size);
+  w.q_proj = b.matrix(prefix + "q_proj.weight", d.q_width(), d.hidden_size, MatrixUse::kAttention);
+  w.k_proj = b.matrix(prefix + "k_proj.weight", d.kv_width(), d.hidden_size, MatrixUse::kAttention);
+  w.v_proj = b.matrix(prefix + "v_proj.weight", d.kv_width(), d.hidden_size, MatrixUse::kAttention);
   if (c.attention_bias) {
     w.q_proj_bias = b.vector(prefix + "q_proj.bias", d.q_width());
     w.k_proj_bias = b.vector(prefix + "k_proj.bias", d.kv_width());
@@ -94,7 +94,7 @@ GqaWeights bind_attention(TensorBinder& b, const std::string& prefix, const Conf
     w.q_norm = b.vector(prefix + "q_norm.weight", d.head_dim);
     w.k_norm = b.vector(prefix + "k_norm.weight", d.head_dim);
   }
-  w.o_proj = b.matrix(prefix + "o_proj.weight", d.hidden_size, d.q_width());
+  w.o_proj = b.matrix(prefix + "o_proj.weight", d.hidden_size, d.q_width(), MatrixUse::kAttention);
   return w;
 }
 
@@ -110,12 +110,6 @@ Weights bind_all(TensorBinder& b, const Config& c) {
     w.layers.push_back(std::move(layer));
   }
   return w;
-}
-
-Status check_formats(const Weights& w) {
-  for (std::size_t i = 0; i < w.layers.size(); ++i)
-    GLINT_TRY_VOID(check_formats(w.layers[i].mlp, static_cast<int>(i)));
-  return {};
 }
 
 // ---- description
@@ -224,21 +218,19 @@ Result<ModelInfo> describe_glm4_moe(const Checkpoint& checkpoint) {
 
 Status check_glm4_moe(const Checkpoint& checkpoint) {
   GLINT_TRY(const Config config, parse_config(checkpoint.config()));
-  TensorBinder binder(checkpoint, WeightPlacement::kMapped);
-  const Weights weights = bind_all(binder, config);
-  GLINT_TRY_VOID(binder.finish());
-  return check_formats(weights);
+  TensorBinder binder(checkpoint);
+  bind_all(binder, config);
+  return binder.finish();
 }
 
 Result<std::unique_ptr<Model>> load_glm4_moe(std::shared_ptr<const Checkpoint> checkpoint,
                                              const LoadOptions& options) {
   GLINT_TRY(Config config, parse_config(checkpoint->config()));
   ModelInfo info = describe(config, *checkpoint);
-  TensorBinder binder(*checkpoint, options.placement);
+  TensorBinder binder(*checkpoint, options);
   Weights weights = bind_all(binder, config);
   GLINT_TRY_VOID(binder.finish());
-  GLINT_TRY_VOID(check_formats(weights));
-  binder.load(options.pool, options.progress);
+  binder.load();
   return std::unique_ptr<Model>(std::make_unique<Glm4Moe>(
       std::move(config), std::move(weights), std::move(info), std::move(checkpoint), options));
 }

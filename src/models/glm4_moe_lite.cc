@@ -162,28 +162,43 @@ struct Weights {
 };
 
 GatedMlp bind_mlp(TensorBinder& b, const std::string& prefix, int hidden, int width) {
-  return {b.matrix(prefix + "gate_proj.weight", width, hidden),
-          b.matrix(prefix + "up_proj.weight", width, hidden),
-          b.matrix(prefix + "down_proj.weight", hidden, width)};
+  return {b.matrix(prefix + "gate_proj.weight", width, hidden, MatrixUse::kFeedForward),
+          b.matrix(prefix + "up_proj.weight", width, hidden, MatrixUse::kFeedForward),
+          b.matrix(prefix + "down_proj.weight", hidden, width, MatrixUse::kFeedForward)};
+}
+
+// kv_b comes whole, or split in two with its key half transposed (GGUF files).
+void bind_kv_b(TensorBinder& b, const std::string& prefix, const MlaDims& d, MlaWeights& w) {
+  const int heads = d.num_heads, c = d.kv_lora_rank, nope = d.qk_nope_head_dim, v = d.v_head_dim;
+  if (b.has(prefix + "k_b_proj.weight")) {
+    w.k_b_heads = b.head_matrices(prefix + "k_b_proj.weight", {heads, c, nope}, heads, c, 0, c);
+    w.v_b_heads = b.head_matrices(prefix + "v_b_proj.weight", {heads, v, c}, heads, v, 0, v);
+    return;
+  }
+  const std::string name = prefix + "kv_b_proj.weight";
+  const int both = nope + v;
+  w.k_up_heads = b.head_matrices(name, {heads * both, c}, heads, both, 0, nope);
+  w.v_b_heads = b.head_matrices(name, {heads * both, c}, heads, both, nope, v);
 }
 
 MlaWeights bind_attention(TensorBinder& b, const std::string& prefix, const MlaDims& d) {
+  const auto matrix = [&](const std::string& name, int rows, int cols) {
+    return b.matrix(prefix + name, rows, cols, MatrixUse::kAttention);
+  };
   MlaWeights w;
-  w.q_a_proj = b.matrix(prefix + "q_a_proj.weight", d.q_lora_rank, d.hidden_size);
+  w.q_a_proj = matrix("q_a_proj.weight", d.q_lora_rank, d.hidden_size);
   w.q_a_layernorm = b.vector(prefix + "q_a_layernorm.weight", d.q_lora_rank);
-  w.q_b_proj = b.matrix(prefix + "q_b_proj.weight", d.num_heads * d.qk_head_dim(), d.q_lora_rank);
-  w.kv_a_proj_with_mqa =
-      b.matrix(prefix + "kv_a_proj_with_mqa.weight", d.cache_width(), d.hidden_size);
+  w.q_b_proj = matrix("q_b_proj.weight", d.num_heads * d.qk_head_dim(), d.q_lora_rank);
+  w.kv_a_proj_with_mqa = matrix("kv_a_proj_with_mqa.weight", d.cache_width(), d.hidden_size);
   w.kv_a_layernorm = b.vector(prefix + "kv_a_layernorm.weight", d.kv_lora_rank);
-  w.kv_b_proj = b.matrix(prefix + "kv_b_proj.weight",
-                         d.num_heads * (d.qk_nope_head_dim + d.v_head_dim), d.kv_lora_rank);
-  w.o_proj = b.matrix(prefix + "o_proj.weight", d.hidden_size, d.num_heads * d.v_head_dim);
+  bind_kv_b(b, prefix, d, w);
+  w.o_proj = matrix("o_proj.weight", d.hidden_size, d.num_heads * d.v_head_dim);
   return w;
 }
 
 MoeWeights bind_moe(TensorBinder& b, const std::string& prefix, const Config& c) {
   MoeWeights w;
-  w.gate = b.matrix(prefix + "gate.weight", c.router.num_experts, c.hidden_size);
+  w.gate = b.matrix(prefix + "gate.weight", c.router.num_experts, c.hidden_size, MatrixUse::kKept);
   w.e_score_correction_bias =
       b.vector(prefix + "gate.e_score_correction_bias", c.router.num_experts);
   for (int e = 0; e < c.router.num_experts && !b.hopeless(); ++e) {
@@ -212,7 +227,8 @@ bool is_derived(std::string_view name) {
 
 Weights bind_all(TensorBinder& b, const Config& c) {
   Weights w;
-  w.embed_tokens = b.matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size);
+  w.embed_tokens =
+      b.matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size, MatrixUse::kKept);
   for (int i = 0; i < c.num_layers && !b.hopeless(); ++i) {
     const std::string prefix = fmt::format("model.layers.{}.", i);
     Layer layer;
@@ -230,37 +246,13 @@ Weights bind_all(TensorBinder& b, const Config& c) {
   }
   w.norm = b.vector("model.norm.weight", c.hidden_size);
   if (!c.tie_word_embeddings) {
-    w.lm_head = b.matrix("lm_head.weight", c.vocab_size, c.hidden_size);
+    w.lm_head = b.matrix("lm_head.weight", c.vocab_size, c.hidden_size, MatrixUse::kHead);
   } else {
     w.lm_head = w.embed_tokens;
     b.skip([](std::string_view name) { return name == "lm_head.weight"; });
   }
   b.skip([&](std::string_view name) { return belongs_to_mtp(name, c) || is_derived(name); });
   return w;
-}
-
-// Kernels multiply the matrices of one block together, so they must be stored alike.
-Status check_formats(const Weights& w) {
-  const auto same = [](const GatedMlp& m) {
-    return m.gate.format() == m.up.format() && m.gate.format() == m.down.format();
-  };
-  for (std::size_t i = 0; i < w.layers.size(); ++i) {
-    const Layer& layer = w.layers[i];
-    bool ok = layer.self_attn.q_a_proj.format() == layer.self_attn.kv_a_proj_with_mqa.format();
-    if (layer.dense) {
-      ok = ok && same(layer.mlp);
-    } else {
-      for (const GatedMlp& expert : layer.moe.experts) ok = ok && same(expert);
-      ok = ok && (layer.moe.shared_experts.gate.empty() || same(layer.moe.shared_experts));
-    }
-    if (!ok) {
-      return unsupported(fmt::format(
-          "model.layers.{}: matrices of one block (gate/up/down, or q_a/kv_a) are stored in "
-          "different dtypes, which is not supported; convert the checkpoint to one dtype",
-          i));
-    }
-  }
-  return {};
 }
 
 // ---- description
@@ -536,22 +528,20 @@ Result<ModelInfo> describe_glm4_moe_lite(const Checkpoint& checkpoint) {
 
 Status check_glm4_moe_lite(const Checkpoint& checkpoint) {
   GLINT_TRY(const Config config, parse_config(checkpoint.config()));
-  TensorBinder binder(checkpoint, WeightPlacement::kMapped);
-  const Weights weights = bind_all(binder, config);
-  GLINT_TRY_VOID(binder.finish());
-  return check_formats(weights);
+  TensorBinder binder(checkpoint);
+  bind_all(binder, config);
+  return binder.finish();
 }
 
 Result<std::unique_ptr<Model>> load_glm4_moe_lite(std::shared_ptr<const Checkpoint> checkpoint,
                                                   const LoadOptions& options) {
   GLINT_TRY(Config config, parse_config(checkpoint->config()));
   ModelInfo info = describe(config, *checkpoint);
-  TensorBinder binder(*checkpoint, options.placement);
+  TensorBinder binder(*checkpoint, options);
   Weights weights = bind_all(binder, config);
   GLINT_TRY_VOID(binder.finish());
-  GLINT_TRY_VOID(check_formats(weights));
-  binder.load(options.pool, options.progress);
-  for (Layer& layer : weights.layers) split_kv_b(layer.self_attn, config.mla);
+  binder.load();
+  for (Layer& layer : weights.layers) complete_kv_b(layer.self_attn, options.compute);
   return std::unique_ptr<Model>(std::make_unique<Glm4MoeLite>(
       std::move(config), std::move(weights), std::move(info), std::move(checkpoint), options));
 }

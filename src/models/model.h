@@ -62,11 +62,21 @@ enum class LatentForm { kByCost, kAbsorbed, kExpanded };
 // file is mapped; loading is instant, and the checkpoint may exceed memory.
 enum class WeightPlacement { kResident, kMapped };
 
+// What float weights of a checkpoint become while they are loaded: 8- or 4-bit groups of 32 (Q8_0,
+// Q4_0). With kQ4 the feed-forward matrices have 4 bits, attention and the head 8. Routers, norms
+// and the embedding are kept.
+enum class WeightQuant { kAsIs, kQ8, kQ4 };
+
 struct LoadOptions {
   Compute compute = Compute::kBf16;
   LatentForm latent_form = LatentForm::kByCost;  // kAbsorbed is what --deterministic pins
   WeightPlacement placement = WeightPlacement::kResident;
-  ThreadPool* pool = nullptr;  // copies in parallel when given
+  WeightQuant quant = WeightQuant::kAsIs;
+  // Packs low-bit weights into panels (tensor/panel.h) as they are copied; false: they are read as
+  // rows of blocks and packed by every product, which is slower, but needs no copy with kMapped.
+  bool repack = true;
+  const KernelTable* kernels = nullptr;  // packs faster than the portable code when given
+  ThreadPool* pool = nullptr;            // copies in parallel when given
   std::function<void(std::uint64_t done, std::uint64_t total)>
       progress;  // bytes loaded so far; may be empty
 };

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/log.h"
+#include "tensor/ggml_blocks.h"
+#include "tensor/panel.h"
 
 namespace glint {
 namespace {
@@ -26,10 +29,100 @@ void widen(DType dtype, const std::byte* bytes, std::size_t count, float* out) {
   }
 }
 
+// Weights lie one after another in chunks of address space; what is never written costs nothing.
+constexpr std::size_t kArenaBytes = std::size_t{256} << 20;
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // of destination, for one task
+
+std::size_t type_index(DType type) {
+  return static_cast<std::size_t>(type) - static_cast<std::size_t>(kFirstBlockType);
+}
+
+std::size_t row_bytes_of(DType type, std::size_t cols) {
+  const BlockSize block = block_size(type);
+  return cols / block.elements * block.bytes;
+}
+
+QuantFormat element_format(DType type) {
+  if (type == DType::kBf16) return QuantFormat::kBf16;
+  return type == DType::kF16 ? QuantFormat::kF16 : QuantFormat::kF32;
+}
+
 }  // namespace
 
-TensorBinder::TensorBinder(const Checkpoint& checkpoint, WeightPlacement placement)
-    : checkpoint_(checkpoint), placement_(placement) {}
+struct TensorBinder::Job {
+  const TensorRef* tensor;
+  std::size_t offset;  // of the first row in the tensor's bytes
+  std::size_t rows, cols;
+  QuantFormat format;  // of the destination
+  DType type;
+  std::byte* to;
+
+  std::size_t source_row_bytes() const { return row_bytes_of(tensor->dtype, cols); }
+  // Rows that belong together in the destination.
+  std::size_t unit_rows() const { return format == QuantFormat::kPanels ? kPanelRows : 1; }
+  std::size_t unit_bytes() const {
+    return format == QuantFormat::kPanels ? panel_format(type).panel_bytes(cols)
+                                          : row_bytes_of(type, cols);
+  }
+  std::size_t units() const { return (rows + unit_rows() - 1) / unit_rows(); }
+
+  // Copies or packs units [first, last).
+  void run(std::size_t first, std::size_t last, const KernelTable* table) const {
+    const std::byte* from = tensor->bytes.data() + offset;
+    if (format != QuantFormat::kPanels) {
+      std::memcpy(to + first * unit_bytes(), from + first * source_row_bytes(),
+                  (last - first) * unit_bytes());
+      return;
+    }
+    std::vector<float> wide;
+    std::vector<std::byte> blocks;
+    const std::size_t block_row = row_bytes_of(type, cols);
+    for (std::size_t unit = first; unit < last; ++unit) {
+      const std::size_t row = unit * kPanelRows;
+      const std::size_t count = std::min<std::size_t>(kPanelRows, rows - row);
+      const std::byte* source = from + row * source_row_bytes();
+      if (tensor->dtype != type) {
+        wide.resize(cols);
+        blocks.resize(count * block_row);
+        for (std::size_t r = 0; r < count; ++r) {
+          widen(tensor->dtype, source + r * source_row_bytes(), cols, wide.data());
+          if (type == DType::kQ8_0) {
+            encode_q8_0(wide.data(), cols, blocks.data() + r * block_row);
+          } else {
+            encode_q4_0(wide.data(), cols, blocks.data() + r * block_row);
+          }
+        }
+        source = blocks.data();
+      }
+      std::byte* panel = to + unit * unit_bytes();
+      const int n = static_cast<int>(count);
+      if (table != nullptr) {
+        table->pack_panel[type_index(type)](source, block_row, n, cols, panel);
+      } else {
+        pack_panel(type, source, block_row, n, cols, panel);
+      }
+    }
+  }
+};
+
+namespace {
+
+LoadOptions without_memory() {
+  LoadOptions options;
+  options.placement = WeightPlacement::kMapped;
+  options.repack = false;
+  return options;
+}
+
+}  // namespace
+
+TensorBinder::TensorBinder(const Checkpoint& checkpoint)
+    : TensorBinder(checkpoint, without_memory()) {}
+
+TensorBinder::TensorBinder(const Checkpoint& checkpoint, const LoadOptions& options)
+    : checkpoint_(checkpoint), options_(options) {}
+
+TensorBinder::~TensorBinder() = default;
 
 void TensorBinder::problem(std::string text, bool is_unsupported) {
   ++num_problems_;
@@ -53,9 +146,10 @@ const TensorRef* TensorBinder::take(const std::string& name,
     return nullptr;
   }
   if (tensor->dtype != DType::kBf16 && tensor->dtype != DType::kF32 &&
-      tensor->dtype != DType::kF16) {
+      tensor->dtype != DType::kF16 && !is_block_type(tensor->dtype)) {
     problem(
-        fmt::format("tensor {} in {} is {}: this version computes BF16, F16 and F32 weights only",
+        fmt::format("tensor {} in {} is {}: this version computes BF16, F16 and F32 weights and "
+                    "the block types of GGUF files only",
                     name, file, dtype_name(tensor->dtype)),
         true);
     return nullptr;
@@ -63,77 +157,125 @@ const TensorRef* TensorBinder::take(const std::string& name,
   return tensor;
 }
 
-Weight TensorBinder::matrix(const std::string& name, int rows, int cols) {
-  const TensorRef* tensor = take(name, {rows, cols});
-  if (tensor == nullptr) return {};
-  const auto r = static_cast<std::size_t>(rows), c = static_cast<std::size_t>(cols);
-  const QuantFormat format = tensor->dtype == DType::kBf16 ? QuantFormat::kBf16 : QuantFormat::kF32;
-  const std::size_t element = format == QuantFormat::kBf16 ? sizeof(bf16) : sizeof(float);
-  // The format does not promise alignment; kernels need an element's.
-  const bool aligned = reinterpret_cast<std::uintptr_t>(tensor->bytes.data()) % element == 0;
-  if (placement_ == WeightPlacement::kMapped && tensor->dtype != DType::kF16 && aligned) {
-    return Weight::borrow(format, r, c, tensor->bytes.data(), tensor->file);
+std::byte* TensorBinder::allocate(std::size_t nbytes, std::shared_ptr<const void>& owner) {
+  const std::size_t rounded = (nbytes + 63) / 64 * 64;
+  if (arena_ == nullptr || arena_->size() - arena_used_ < rounded) {
+    arena_ = std::make_shared<AlignedBuffer>(std::max(rounded, kArenaBytes));
+    arena_used_ = 0;
   }
-  AlignedBuffer buffer(r * c * element);
-  copies_.push_back({tensor, buffer.data()});
-  return Weight::own(format, r, c, std::move(buffer));
+  owner = arena_;
+  std::byte* at = arena_->data() + arena_used_;
+  arena_used_ += rounded;
+  return at;
 }
 
-void TensorBinder::load(ThreadPool* pool,
-                        const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
-  constexpr std::size_t kPieceBytes =
-      std::size_t{4} << 20;  // whole huge pages, so that one thread touches each first
+Weight TensorBinder::place(const TensorRef& tensor, std::size_t offset, std::size_t rows,
+                           std::size_t cols, MatrixUse use) {
+  DType type = tensor.dtype;
+  const bool may_quantise =
+      !is_block_type(type) && use != MatrixUse::kKept && cols % kPanelStep == 0;
+  if (may_quantise && options_.quant != WeightQuant::kAsIs) {
+    type = options_.quant == WeightQuant::kQ4 && use == MatrixUse::kFeedForward ? DType::kQ4_0
+                                                                                : DType::kQ8_0;
+  }
+  const bool quantises = type != tensor.dtype;
+  QuantFormat format = QuantFormat::kBlocks;
+  if (!is_block_type(type)) {
+    format = element_format(type);
+  } else if (use != MatrixUse::kKept && (options_.repack || quantises)) {
+    format = QuantFormat::kPanels;
+  }
+  const std::byte* source = tensor.bytes.data() + offset;
+  // Files promise no alignment; kernels need an element's.
+  const std::size_t element = is_block_type(type) ? 1 : dtype_bytes(type);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(source) % element == 0;
+  if (options_.placement == WeightPlacement::kMapped && format != QuantFormat::kPanels && aligned) {
+    return Weight::borrow(format, type, rows, cols, source, tensor.file);
+  }
+  std::shared_ptr<const void> owner;
+  std::byte* to = allocate(Weight::bytes_of(format, type, rows, cols), owner);
+  jobs_.push_back({&tensor, offset, rows, cols, format, type, to});
+  return Weight::borrow(format, type, rows, cols, to, std::move(owner));
+}
+
+Weight TensorBinder::matrix(const std::string& name, int rows, int cols, MatrixUse use) {
+  const TensorRef* tensor = take(name, {rows, cols});
+  if (tensor == nullptr) return {};
+  return place(*tensor, 0, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols), use);
+}
+
+std::vector<Weight> TensorBinder::head_matrices(const std::string& name,
+                                                std::initializer_list<std::int64_t> shape,
+                                                int heads, int head_rows, int first, int rows) {
+  const TensorRef* tensor = take(name, shape);
+  if (tensor == nullptr) return {};
+  const auto cols = static_cast<std::size_t>(*(shape.end() - 1));
+  const std::size_t row_bytes = row_bytes_of(tensor->dtype, cols);
+  std::vector<Weight> matrices;
+  for (int head = 0; head < heads; ++head) {
+    const auto row = static_cast<std::size_t>(head) * static_cast<std::size_t>(head_rows) +
+                     static_cast<std::size_t>(first);
+    matrices.push_back(place(*tensor, row * row_bytes, static_cast<std::size_t>(rows), cols,
+                             MatrixUse::kAttention));
+  }
+  return matrices;
+}
+
+void TensorBinder::load() {
   struct Piece {
-    const Copy* copy;
-    std::size_t begin, end;  // bytes of the source
+    const Job* job;
+    std::size_t first, last;  // units
+    std::size_t source_bytes() const {
+      const std::size_t end = std::min(last * job->unit_rows(), job->rows);
+      return (end - first * job->unit_rows()) * job->source_row_bytes();
+    }
   };
   std::vector<Piece> pieces;
   std::uint64_t total = 0;
-  bool widens = false;
-  for (const Copy& copy : copies_) {
-    const std::size_t nbytes = copy.from->bytes.size();
-    widens = widens || copy.from->dtype == DType::kF16;
-    total += nbytes;
-    for (std::size_t at = 0; at < nbytes; at += kPieceBytes)
-      pieces.push_back({&copy, at, std::min(nbytes, at + kPieceBytes)});
+  for (const Job& job : jobs_) {
+    total += job.rows * job.source_row_bytes();
+    const std::size_t step = std::max<std::size_t>(1, kPieceBytes / job.unit_bytes());
+    for (std::size_t unit = 0; unit < job.units(); unit += step)
+      pieces.push_back({&job, unit, std::min(job.units(), unit + step)});
   }
-  if (widens) log_info("float16 weights are widened to float32 in memory");
-  const auto run = [](const Piece& piece) {
-    const TensorRef& from = *piece.copy->from;
-    const std::byte* bytes = from.bytes.data() + piece.begin;
-    if (from.dtype == DType::kF16) {
-      widen(from.dtype, bytes, (piece.end - piece.begin) / 2,
-            reinterpret_cast<float*>(piece.copy->to) + piece.begin / 2);
-    } else {
-      std::memcpy(piece.copy->to + piece.begin, bytes, piece.end - piece.begin);
-    }
-  };
   constexpr std::size_t kPiecesPerReport = 32;
   std::uint64_t done = 0;
-  for (std::size_t first = 0; first < pieces.size(); first += kPiecesPerReport) {
-    const std::size_t count = std::min(kPiecesPerReport, pieces.size() - first);
-    const auto task = [&](std::size_t i, int) { run(pieces[first + i]); };
-    if (pool != nullptr) {
-      pool->run(count, task);
+  for (std::size_t begin = 0; begin < pieces.size(); begin += kPiecesPerReport) {
+    const std::size_t count = std::min(kPiecesPerReport, pieces.size() - begin);
+    const auto task = [&](std::size_t i, int) {
+      const Piece& piece = pieces[begin + i];
+      piece.job->run(piece.first, piece.last, options_.kernels);
+    };
+    if (options_.pool != nullptr) {
+      options_.pool->run(count, task);
     } else {
       for (std::size_t i = 0; i < count; ++i) task(i, 0);
     }
-    for (std::size_t i = first; i < first + count; ++i) {
-      const TensorRef& from = *pieces[i].copy->from;
-      done += pieces[i].end - pieces[i].begin;
+    for (std::size_t i = begin; i < begin + count; ++i) {
+      const Piece& piece = pieces[i];
+      const TensorRef& from = *piece.job->tensor;
+      done += piece.source_bytes();
       // Otherwise the copy and the file's pages would both count as ours.
-      const auto offset = static_cast<std::size_t>(from.bytes.data() - from.file->bytes().data());
-      from.file->release(offset + pieces[i].begin, pieces[i].end - pieces[i].begin);
+      const auto offset = static_cast<std::size_t>(from.bytes.data() - from.file->bytes().data()) +
+                          piece.job->offset +
+                          piece.first * piece.job->unit_rows() * piece.job->source_row_bytes();
+      from.file->release(offset, piece.source_bytes());
     }
-    if (progress) progress(done, total);
+    if (options_.progress) options_.progress(done, total);
   }
-  if (pieces.empty() && progress) progress(1, 1);
-  copies_.clear();
+  if (pieces.empty() && options_.progress) options_.progress(1, 1);
+  jobs_.clear();
 }
 
 std::vector<float> TensorBinder::vector(const std::string& name, int n) {
   std::vector<float> values(static_cast<std::size_t>(n), 0.0f);
   const TensorRef* tensor = take(name, {n});
+  if (tensor != nullptr && is_block_type(tensor->dtype)) {
+    problem(fmt::format("tensor {} is {}: vectors are stored as floats", name,
+                        dtype_name(tensor->dtype)),
+            true);
+    return values;
+  }
   if (tensor != nullptr) widen(tensor->dtype, tensor->bytes.data(), values.size(), values.data());
   return values;
 }

@@ -5,26 +5,40 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/aligned.h"
 #include "checkpoint/checkpoint.h"
 #include "models/model.h"
 #include "tensor/weight.h"
 
 namespace glint {
 
+// What a matrix is for, which decides what --weights may make of it.
+enum class MatrixUse { kKept, kAttention, kFeedForward, kHead };
+
 class TensorBinder {
  public:
+  // Binds without memory of its own, to check names and shapes.
+  explicit TensorBinder(const Checkpoint& checkpoint);
   // With kResident, matrices get memory of their own, filled by load(); until then their contents
-  // are undefined.
-  TensorBinder(const Checkpoint& checkpoint, WeightPlacement placement);
+  // are undefined. Low-bit weights get it with kMapped too, unless options.repack is false.
+  TensorBinder(const Checkpoint& checkpoint, const LoadOptions& options);
+  TensorBinder(const TensorBinder&) = delete;
+  TensorBinder& operator=(const TensorBinder&) = delete;
+  ~TensorBinder();
 
-  // A matrix [rows, cols]. BF16 and F32 are kept as they are, F16 is widened to float32 (with one
-  // log line).
-  Weight matrix(const std::string& name, int rows, int cols);
+  // A matrix [rows, cols], in the form it is stored unless options.quant and `use` say otherwise.
+  Weight matrix(const std::string& name, int rows, int cols, MatrixUse use);
+  // One matrix a head out of a tensor `shape`, seen as [product of all but the last, last]: rows
+  // [head * head_rows + first, ... + rows) for each head.
+  std::vector<Weight> head_matrices(const std::string& name,
+                                    std::initializer_list<std::int64_t> shape, int heads,
+                                    int head_rows, int first, int rows);
   // A vector [n] as float32.
   std::vector<float> vector(const std::string& name, int n);
   bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
@@ -36,23 +50,24 @@ class TensorBinder {
 
   // kCorrupt or kUnsupported listing every missing, misshapen, unsupported or unused tensor.
   Status finish() const;
-  // Copies and widens what matrix() promised. Call it once, after finish() said yes. `pool` may be
-  // null; progress (may be empty) gets bytes done and bytes in all, from the calling thread.
-  void load(ThreadPool* pool, const std::function<void(std::uint64_t, std::uint64_t)>& progress);
+  // Copies, packs and quantises what matrix() promised. Call it once, after finish() said yes.
+  // Progress gets bytes done and bytes in all, from the calling thread.
+  void load();
 
  private:
+  struct Job;  // a matrix on its way to memory
+
   const TensorRef* take(const std::string& name, std::initializer_list<std::int64_t> shape);
   void problem(std::string text, bool is_unsupported);
-
-  // A tensor on its way to memory.
-  struct Copy {
-    const TensorRef* from;
-    std::byte* to;
-  };
+  Weight place(const TensorRef& tensor, std::size_t offset, std::size_t rows, std::size_t cols,
+               MatrixUse use);
+  std::byte* allocate(std::size_t nbytes, std::shared_ptr<const void>& owner);
 
   const Checkpoint& checkpoint_;
-  WeightPlacement placement_;
-  std::vector<Copy> copies_;
+  LoadOptions options_;
+  std::vector<Job> jobs_;
+  std::shared_ptr<AlignedBuffer> arena_;  // the chunk that the next matrices go to
+  std::size_t arena_used_ = 0;
   std::set<std::string, std::less<>> used_;
   std::vector<std::string> problems_;
   bool unsupported_ = false;

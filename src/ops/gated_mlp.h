@@ -10,7 +10,7 @@
 
 namespace glint {
 
-// gate [f, d], up [f, d], down [d, f], all of one format.
+// gate [f, d], up [f, d], down [d, f].
 struct GatedMlp {
   Weight gate, up, down;
 };

@@ -31,8 +31,31 @@ Split split_product(int rows, int columns, int k, int num_threads) {
 }  // namespace
 
 const MatmulKernels& matmul_kernels(const KernelTable& table, QuantFormat format, Compute compute) {
-  if (format == QuantFormat::kF32) return table.f32;
-  return compute == Compute::kF32 ? table.bf16_f32 : table.bf16;
+  const bool wide = compute == Compute::kF32;
+  switch (format) {
+    case QuantFormat::kF32:
+      return table.f32;
+    case QuantFormat::kBf16:
+      return wide ? table.bf16_f32 : table.bf16;
+    case QuantFormat::kF16:
+      return wide ? table.f16_f32 : table.f16;
+    case QuantFormat::kBlocks:
+    case QuantFormat::kPanels:
+      return wide ? table.panel_f32 : table.int8;
+  }
+  GLINT_CHECK(false);
+}
+
+PanelSource panel_source(const KernelTable& table, const MatmulKernels& kernels,
+                         const Weight& weight) {
+  if (!is_block_type(weight.type())) return {};
+  const auto type =
+      static_cast<std::size_t>(weight.type()) - static_cast<std::size_t>(kFirstBlockType);
+  PanelSource source;
+  source.product = &kernels == &table.panel_f32 ? table.panel_wide[type] : table.panel_int8[type];
+  if (weight.format() == QuantFormat::kBlocks) source.pack = table.pack_panel[type];
+  source.panel_bytes = panel_format(weight.type()).panel_bytes(weight.cols());
+  return source;
 }
 
 int rows_per_task(int rows, int k) {
@@ -116,7 +139,8 @@ void matmul(Exec& exec, std::span<const MatmulJob> jobs) {
     args.rows = std::min(split.rows, job.x.rows - row);
     args.k = job.x.k;
     args.w = job.weight->data();
-    args.w_stride = job.weight->row_bytes();
+    args.w_stride = job.weight->stride();
+    args.source = panel_source(exec.kernels, *job.x.kernels, *job.weight);
     args.n0 = column;
     args.n1 = std::min(column + split.columns, static_cast<int>(job.weight->rows()));
     args.y = job.y + static_cast<std::size_t>(row) * job.y_stride;
@@ -124,6 +148,30 @@ void matmul(Exec& exec, std::span<const MatmulJob> jobs) {
     args.scratch = workers.of(worker);
     job.x.kernels->matmul(args);
   });
+}
+
+void norm_project(Exec& exec, Compute compute, const float* x, std::size_t x_stride,
+                  const float* norm_weight, float eps, int rows, int k,
+                  std::span<const Projection> projections) {
+  Workspace::Scope scope(exec.workspace);
+  const auto width = static_cast<std::size_t>(k);
+  auto* normed = exec.workspace.array<float>(static_cast<std::size_t>(rows) * width);
+  auto* jobs = exec.workspace.array<MatmulJob>(projections.size());
+  for (std::size_t i = 0; i < projections.size(); ++i) {
+    const MatmulKernels& kernels =
+        matmul_kernels(exec.kernels, projections[i].weight->format(), compute);
+    Activations packed;
+    for (std::size_t j = 0; j < i; ++j) {
+      if (jobs[j].x.kernels == &kernels) packed = jobs[j].x;
+    }
+    if (i == 0) {
+      packed = rms_norm_pack(exec, kernels, x, x_stride, norm_weight, eps, rows, k, normed);
+    } else if (packed.kernels == nullptr) {
+      packed = pack(exec, kernels, normed, width, rows, k);
+    }
+    jobs[i] = {packed, projections[i].weight, projections[i].y, projections[i].y_stride};
+  }
+  matmul(exec, {jobs, projections.size()});
 }
 
 }  // namespace glint

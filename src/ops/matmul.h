@@ -11,12 +11,15 @@
 
 namespace glint {
 
-// kBf16: bf16 weights meet activations rounded to bf16. kF32: every weight is widened, activations
-// stay float32.
+// kBf16: bf16 weights meet activations rounded to bf16, low-bit weights activations rounded to
+// int8. kF32: every weight is widened, activations stay float32.
 enum class Compute { kBf16, kF32 };
 
 // The kernels that multiply a weight of this format.
 const MatmulKernels& matmul_kernels(const KernelTable& table, QuantFormat format, Compute compute);
+// How `kernels` of the table read `weight`: empty unless it is of low bits.
+PanelSource panel_source(const KernelTable& table, const MatmulKernels& kernels,
+                         const Weight& weight);
 
 // Rows in the layout one MatmulKernels reads. Borrows workspace memory: valid until the enclosing
 // scope ends.
@@ -56,6 +59,18 @@ void matmul(Exec& exec, std::span<const MatmulJob> jobs);
 inline void matmul(Exec& exec, const MatmulJob& job) {
   matmul(exec, std::span(&job, 1));
 }
+
+// One of the products that read the same input.
+struct Projection {
+  const Weight* weight = nullptr;  // [n, k]
+  float* y = nullptr;              // [rows, n]
+  std::size_t y_stride = 0;
+};
+
+// y = rms_norm(x) w^T for each weight, in whatever forms they are stored; x [rows, k].
+void norm_project(Exec& exec, Compute compute, const float* x, std::size_t x_stride,
+                  const float* norm_weight, float eps, int rows, int k,
+                  std::span<const Projection> projections);
 
 // The largest scratch that any kernel needs, one block per worker, taken from the workspace.
 class WorkerScratch {

@@ -151,6 +151,7 @@ Result<std::unique_ptr<Session>> load_session(
   load.compute = options.compute == "f32" ? Compute::kF32 : Compute::kBf16;
   if (options.deterministic) load.latent_form = LatentForm::kAbsorbed;
   load.placement = options.mapped_weights ? WeightPlacement::kMapped : WeightPlacement::kResident;
+  load.kernels = &kernel_table(session->plan.isa);
   load.pool = session->pool.get();
   load.progress = std::move(progress);
   GLINT_TRY_MODEL(session->model, load_model(session->plan.checkpoint, load));

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/amx/panel.h"
 #include "kernels/avx512/avx512.h"
 #include "kernels/target.h"
 
@@ -17,7 +18,8 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-GLINT_TARGET_BEGIN("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
+GLINT_TARGET_BEGIN(
+    "amx-tile,amx-int8,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 
 #include "kernels/amx/attend-inl.h"
 #include "kernels/amx/matmul-inl.h"
@@ -33,6 +35,7 @@ KernelTable make_table() {
   table.isa = Isa::kAmx;
   table.bf16 = TileMatmul<RealTiles>::kernels();
   table.attend_bf16 = TileAttend<RealTiles>::kernels();
+  fill_amx_panels(table);
   return table;
 }
 

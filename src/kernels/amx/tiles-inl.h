@@ -1,5 +1,5 @@
 // The tile registers: real ones, and a model of them in plain code that tests the packing on any
-// machine. Included inside a target region. All eight tiles are always 16 rows of 64 bytes; short
+// machine. Included inside a target region. Tiles are used whole, in one of the shapes below; short
 // ends are padded in memory.
 #pragma once
 
@@ -20,20 +20,35 @@ constexpr int kTileRows = 16;
 constexpr int kTileK = 32;  // bfloat16 of one tile row
 constexpr std::size_t kTileBytes = 1024;
 
+// How much of K a product takes, in bytes of a row of A: 64 of bfloat16, or a group of int8. Tiles
+// 0 to 3 are results and always 16 rows of 64 bytes; 4 and 5 are the A side, 16 rows of k_bytes; 6
+// and 7 the B side, k_bytes / 4 rows of 64 bytes.
+enum class TileShape : std::uint8_t { kNone = 0, k16 = 16, k32 = 32, k64 = 64 };
+
+struct TileSize {
+  int rows, bytes;
+};
+constexpr TileSize tile_size(TileShape shape, int tile) {
+  const int k = static_cast<int>(shape);
+  if (tile < 4) return {kTileRows, 64};
+  return tile < 6 ? TileSize{kTileRows, k} : TileSize{k / 4, 64};
+}
+
 struct RealTiles {
   // The configuration belongs to the thread; the kernel keeps it across switches.
-  static void start() {
-    static thread_local bool configured = false;
-    if (configured) return;
+  static void start(TileShape shape = TileShape::k64) {
+    static thread_local TileShape configured = TileShape::kNone;
+    if (configured == shape) return;
     alignas(64) std::uint8_t config[64] = {};
     config[0] = 1;  // palette
     for (int tile = 0; tile < 8; ++tile) {
-      const std::uint16_t bytes_per_row = 64;
+      const TileSize size = tile_size(shape, tile);
+      const auto bytes_per_row = static_cast<std::uint16_t>(size.bytes);
       std::memcpy(config + 16 + 2 * tile, &bytes_per_row, sizeof bytes_per_row);
-      config[48 + tile] = kTileRows;
+      config[48 + tile] = static_cast<std::uint8_t>(size.rows);
     }
     asm volatile("ldtilecfg %0" ::"m"(config));
-    configured = true;
+    configured = shape;
   }
   // The loads below do not tell the compiler that they read memory.
   static void written() { asm volatile("" ::: "memory"); }
@@ -56,6 +71,11 @@ struct RealTiles {
   static void multiply_add() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(D), "i"(A), "i"(B));
   }
+  // D[m][n] += sum over k of A[m][k] B[k / 4][n][k % 4], signed bytes, int32 sums.
+  template <int D, int A, int B>
+  static void multiply_add_int8() {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(D), "i"(A), "i"(B));
+  }
 };
 
 // Intel's description of TDPBF16PS: even and odd products in two chains, subnormals as zero aside.
@@ -67,7 +87,11 @@ struct EmulatedTiles {
     static thread_local Tile tiles[8];
     return tiles[index];
   }
-  static void start() {}
+  static TileShape& shape() {
+    static thread_local TileShape current = TileShape::kNone;
+    return current;
+  }
+  static void start(TileShape wanted = TileShape::k64) { shape() = wanted; }
   static void written() {}
   template <int D>
   static void zero() {
@@ -75,9 +99,12 @@ struct EmulatedTiles {
   }
   template <int D>
   static void load(const void* base, std::size_t stride) {
-    for (int r = 0; r < kTileRows; ++r) {
+    const TileSize used = tile_size(shape(), D);
+    std::memset(&tile(D), 0, sizeof(Tile));
+    for (int r = 0; r < used.rows; ++r) {
       std::memcpy(tile(D).row[r],
-                  static_cast<const std::byte*>(base) + static_cast<std::size_t>(r) * stride, 64);
+                  static_cast<const std::byte*>(base) + static_cast<std::size_t>(r) * stride,
+                  static_cast<std::size_t>(used.bytes));
     }
   }
   template <int D>
@@ -107,12 +134,26 @@ struct EmulatedTiles {
       }
     }
   }
+  template <int D, int A, int B>
+  static void multiply_add_int8() {
+    for (int m = 0; m < kTileRows; ++m) {
+      for (int n = 0; n < 16; ++n) {
+        std::int32_t sum;
+        std::memcpy(&sum, tile(D).row[m] + 4 * n, sizeof sum);
+        for (int k = 0; k < static_cast<int>(shape()); ++k) {
+          sum += static_cast<std::int8_t>(tile(A).row[m][k]) *
+                 static_cast<std::int8_t>(tile(B).row[k / 4][4 * n + k % 4]);
+        }
+        std::memcpy(tile(D).row[m] + 4 * n, &sum, sizeof sum);
+      }
+    }
+  }
 };
 
-inline std::size_t size(int n) {
+constexpr std::size_t size(int n) {
   return static_cast<std::size_t>(n);
 }
-inline int ceil_div(int a, int b) {
+constexpr int ceil_div(int a, int b) {
   return (a + b - 1) / b;
 }
 

@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "kernels/int8_rows.h"
-#include "kernels/scalar/scalar.h"
 #include "kernels/table.h"
 #include "kernels/target.h"
 
 GLINT_TARGET_BEGIN("avx2,fma,f16c")
 
+#include "kernels/avx2/pack256-inl.h"
 #include "kernels/avx2/panel256-inl.h"
 #include "kernels/avx2/vec256-inl.h"
 #include "kernels/formats-inl.h"
@@ -27,28 +27,20 @@ namespace {
 
 constexpr int kTileRows = 4;
 
-// One block of int8 rows.
+// Some rows of one block of int8 rows.
 struct Int8Rows256 {
-  const std::byte* q;
-  const std::byte* scale;
-  const std::byte* sums;  // of the weights' groups
-  std::size_t stride;
+  const Int8Chunk& chunk;
+  int first;  // lane of row 0
 
-  [[gnu::always_inline]] Int8Rows256(const std::byte* x, int k, int block, int group) {
-    const Int8Row layout(k);
-    const auto b = static_cast<std::size_t>(block);
-    q = x + b * kInt8Block;
-    scale = x + layout.scales_at() + b * sizeof(float);
-    sums = x + (group == 32 ? layout.sums32_at() + b * 4 * sizeof(std::int32_t)
-                            : layout.sums16_at() + b * 8 * sizeof(std::int32_t));
-    stride = layout.bytes();
-  }
-
-  template <typename T>
-  static T at(const std::byte* first, std::size_t offset) {
-    T value;
-    std::memcpy(&value, first + offset, sizeof value);
+  // The four columns from `column` on of row r.
+  std::int32_t four(int r, int column) const {
+    std::int32_t value;
+    std::memcpy(&value, chunk.q[first + r] + column, sizeof value);
     return value;
+  }
+  template <int kGroup>
+  std::int32_t sum(int r, int group) const {
+    return kGroup == 32 ? chunk.sum32[group][first + r] : chunk.sum16[group][first + r];
   }
 };
 
@@ -67,9 +59,7 @@ template <Int8Kind kKind, int R, typename Block>
       const __m256i codes[2] = {w.codes(step, v, 0), w.codes(step, v, 1)};
       GLINT_UNROLL
       for (int r = 0; r < R; ++r) {
-        const __m256i four = _mm256_set1_epi32(Int8Rows256::at<std::int32_t>(
-            x.q, static_cast<std::size_t>(r) * x.stride +
-                     static_cast<std::size_t>(step * kPanelStep + 4 * v)));
+        const __m256i four = _mm256_set1_epi32(x.four(r, step * kPanelStep + 4 * v));
         GLINT_UNROLL
         for (int half = 0; half < 2; ++half) {
           const __m256i c = codes[half];
@@ -107,9 +97,7 @@ template <Int8Kind kKind, int R, typename Block>
       multiply_group<kKind, R>(w, x, step, g, sums);
       GLINT_UNROLL
       for (int r = 0; r < R; ++r) {
-        const auto sum = Int8Rows256::at<std::int32_t>(
-            x.sums, static_cast<std::size_t>(r) * x.stride +
-                        static_cast<std::size_t>(group) * sizeof(std::int32_t));
+        const std::int32_t sum = x.sum<kKind.group>(r, group);
         GLINT_UNROLL
         for (int half = 0; half < 2; ++half) {
           __m256i whole = sums[r][half];
@@ -127,8 +115,7 @@ template <Int8Kind kKind, int R, typename Block>
   }
   GLINT_UNROLL
   for (int r = 0; r < R; ++r) {
-    const __m256 scale =
-        _mm256_set1_ps(Int8Rows256::at<float>(x.scale, static_cast<std::size_t>(r) * x.stride));
+    const __m256 scale = _mm256_set1_ps(x.chunk.scale[x.first + r]);
     GLINT_UNROLL
     for (int half = 0; half < 2; ++half) {
       float* total = out + r * kPanelRows + half * 8;
@@ -160,7 +147,7 @@ struct Int8Panel {
   [[gnu::noinline]] static void one_row(const PanelArgs& a) {
     for (int block = 0; block * kInt8Block < a.k; ++block) {
       const PackedBlock<kType> w(a.panel, a.k, block);
-      const Int8Rows256 x(a.x, a.k, block, kKind.group);
+      const Int8Rows256 x{int8_chunk(a.x, a.k, 0, block), 0};
       multiply_block<kKind, 1>(w, x, steps_of_block(a.k, block), a.out);
     }
   }
@@ -172,15 +159,11 @@ struct Int8Panel {
     for (int block = 0; block * kInt8Block < a.k; ++block) {
       const int steps = steps_of_block(a.k, block);
       w.fill<kType>(a.panel, a.k, block, steps);
-      Int8Rows256 x(a.x, a.k, block, kKind.group);
       for (int row = 0; row < a.rows;) {
-        const int rows = next_rows(a.rows - row, kTileRows);
+        const Int8Rows256 x{int8_chunk(a.x, a.k, row, block), row % kInt8Rows};
+        const int rows = next_rows(std::min(a.rows - row, kInt8Rows - x.first), kTileRows);
         with_rows<Int8Tile<kKind>::template Rows, kTileRows>(rows, w, x, steps,
                                                              a.out + row * kPanelRows);
-        const std::size_t bytes = static_cast<std::size_t>(rows) * x.stride;
-        x.q += bytes;
-        x.scale += bytes;
-        x.sums += bytes;
         row += rows;
       }
     }
@@ -245,7 +228,7 @@ struct WidePanel {
 
   static void product(const PanelArgs& a) noexcept {
     std::memset(a.out, 0, static_cast<std::size_t>(a.rows * kPanelRows) * sizeof(float));
-    const std::size_t x_stride = F32Rows<Vec256>::row_bytes(a.k) / sizeof(float);
+    const std::size_t x_stride = F32Rows<Vec256>::row_floats(a.k);
     alignas(64) float w[kPanelStep * kPanelRows];
     for (int step = 0; step * kPanelStep < a.k; ++step) {
       const PackedBlock<kType> block(a.panel, a.k, step / kBlockSteps);
@@ -273,6 +256,7 @@ void fill_products(KernelTable& table, std::index_sequence<kIndex...>) {
   };
   ((table.panel_int8[kIndex] = Int8Panel<type(kIndex)>::product), ...);
   ((table.panel_wide[kIndex] = WidePanel<type(kIndex)>::product), ...);
+  ((table.pack_panel[kIndex] = Packing<type(kIndex)>::pack), ...);
 }
 
 void fill(KernelTable& table) {
@@ -290,7 +274,6 @@ namespace glint {
 
 void fill_avx2_panels(KernelTable& table) {
   fill(table);
-  std::copy_n(scalar_table().pack_panel, kNumBlockTypes, table.pack_panel);
 }
 
 }  // namespace glint

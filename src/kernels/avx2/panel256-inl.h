@@ -21,6 +21,12 @@ inline __m256i load_bytes(const std::byte* at) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(at));
 }
 
+// The bits of each byte moved left, or right if negative, and then those under `mask`.
+[[gnu::always_inline]] inline __m256i moved_bits(__m256i v, int left, int mask) {
+  const __m256i all = left >= 0 ? _mm256_slli_epi16(v, left) : _mm256_srli_epi16(v, -left);
+  return _mm256_and_si256(all, _mm256_set1_epi8(static_cast<char>(mask)));
+}
+
 // How codes are multiplied with int8 in sixteen bits, where two products at most 127 * 255 each may
 // not fit.
 struct Int8Kind {
@@ -149,12 +155,6 @@ class PackedBlock {
     return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(values)));
   }
 
-  // Bits of each byte under `mask`, moved left, or right if negative.
-  [[gnu::always_inline]] static __m256i moved(__m256i v, int left, int mask) {
-    const __m256i all = left >= 0 ? _mm256_slli_epi16(v, left) : _mm256_srli_epi16(v, -left);
-    return _mm256_and_si256(all, bytes(mask));
-  }
-
   [[gnu::always_inline]] __m256i plane(int step, int index, int half) const {
     return load_bytes(codes_ + size(step) * kFormat.step_bytes() + size(64 * index + 32 * half));
   }
@@ -164,15 +164,16 @@ class PackedBlock {
     if constexpr (kBits == 8) {
       return plane(step, v, half);
     } else if constexpr (kBits >= 4) {
-      const __m256i low = moved(plane(step, v % 4, half), v < 4 ? 0 : -4, 0x0f);
+      const __m256i low = moved_bits(plane(step, v % 4, half), v < 4 ? 0 : -4, 0x0f);
       if constexpr (kBits == 4) return low;
-      const __m256i high = kBits == 5 ? moved(plane(step, 4, half), 4 - v, 0x10)
-                                      : moved(plane(step, 4 + v / 4, half), 4 - 2 * (v % 4), 0x30);
+      const __m256i high = kBits == 5
+                               ? moved_bits(plane(step, 4, half), 4 - v, 0x10)
+                               : moved_bits(plane(step, 4 + v / 4, half), 4 - 2 * (v % 4), 0x30);
       return _mm256_or_si256(low, high);
     } else {
-      const __m256i low = moved(plane(step, v / 4, half), -2 * (v % 4), 0x03);
+      const __m256i low = moved_bits(plane(step, v / 4, half), -2 * (v % 4), 0x03);
       if constexpr (kBits == 2) return low;
-      return _mm256_or_si256(low, moved(plane(step, 2, half), 2 - v, 0x04));
+      return _mm256_or_si256(low, moved_bits(plane(step, 2, half), 2 - v, 0x04));
     }
   }
 

@@ -34,34 +34,27 @@ void write(std::byte* at, T value) {
 struct Int8Rows {
   static constexpr int kBlock = kInt8Block;
 
-  static std::size_t row_bytes(int k) { return Int8Row(k).bytes(); }
+  static std::size_t packed_bytes(int rows, int k) { return int8_rows_bytes(rows, k); }
 
-  // Writes `block` of a row of k from its `count` values; the last one writes the padding too.
-  static void pack_block(const float* x, int count, int block, int k, std::byte* row) {
-    const Int8Row layout(k);
+  // Writes `block` of a row of k from its `count` values, padded with zeros.
+  static void pack_block(const float* x, int count, int block, int k, void* packed, int row) {
+    Int8Chunk& chunk = int8_chunk(packed, k, row, block);
+    const int lane = row % kInt8Rows;
     float largest = 0;
     for (int i = 0; i < count; ++i) {
       if (std::abs(x[i]) > largest) largest = std::abs(x[i]);
     }
     const bool none = largest < kInt8Smallest;
     const float factor = none ? 0.0f : 127.0f / largest;
-    write(row + layout.scales_at() + size(block) * sizeof(float), none ? 0.0f : largest / 127.0f);
-
-    std::int32_t sums16[kBlock / 16] = {};
+    chunk.scale[lane] = none ? 0.0f : largest / 127.0f;
+    for (auto& sums : chunk.sum16) sums[lane] = 0;
+    for (auto& sums : chunk.sum32) sums[lane] = 0;
     for (int i = 0; i < kBlock; ++i) {
       const std::int8_t q = i < count ? rounded(x[i] * factor) : std::int8_t{0};
-      write(row + size(block * kBlock + i), q);
-      sums16[i / 16] += q;
+      chunk.q[lane][i] = q;
+      chunk.sum16[i / 16][lane] += q;
+      chunk.sum32[i / 32][lane] += q;
     }
-    for (int i = 0; i < kBlock / 16; ++i)
-      write(row + layout.sums16_at() + size(block * (kBlock / 16) + i) * 4, sums16[i]);
-    for (int i = 0; i < kBlock / 32; ++i) {
-      write(row + layout.sums32_at() + size(block * (kBlock / 32) + i) * 4,
-            sums16[2 * i] + sums16[2 * i + 1]);
-    }
-    if (block + 1 < layout.blocks) return;
-    const std::size_t end = layout.sums16_at() + size(layout.blocks) * sizeof sums16;
-    std::memset(row + end, 0, layout.bytes() - end);
   }
 
   // To the nearest whole number, even when halfway; NaN to some number.
@@ -78,10 +71,12 @@ struct F32Rows {
   static std::size_t row_bytes(int k) {
     return size((k + kBlock - 1) / kBlock * kBlock) * sizeof(float);
   }
+  static std::size_t packed_bytes(int rows, int k) { return size(rows) * row_bytes(k); }
 
-  static void pack_block(const float* x, int count, int block, int, std::byte* row) {
+  static void pack_block(const float* x, int count, int block, int k, void* packed, int row) {
+    std::byte* to = static_cast<std::byte*>(packed) + size(row) * row_bytes(k);
     for (int i = 0; i < kBlock; ++i)
-      write(row + size(block * kBlock + i) * sizeof(float), i < count ? x[i] : 0.0f);
+      write(to + size(block * kBlock + i) * sizeof(float), i < count ? x[i] : 0.0f);
   }
 };
 
@@ -115,10 +110,9 @@ GroupScale group_scale(const PanelFormat& f, const std::byte* panel, std::size_t
 
 // The product with int8 rows, added up as int8_rows.h says.
 void multiply_int8(const PanelFormat& f, const PanelArgs& a) {
-  const Int8Row layout(a.k);
   std::fill_n(a.out, a.rows * kPanelRows, 0.0f);
   for (int n = 0; n < kPanelRows; ++n) {
-    for (int block = 0; block < layout.blocks; ++block) {
+    for (int block = 0; block < int8_blocks(a.k); ++block) {
       const int first = block * kInt8Block;
       const int count = std::min(a.k - first, kInt8Block);
       int weights[kInt8Block];
@@ -127,12 +121,13 @@ void multiply_int8(const PanelFormat& f, const PanelArgs& a) {
         weights[i] = f.has_table ? f.table[size(code)] : code - f.zero();
       }
       for (int row = 0; row < a.rows; ++row) {
-        const std::byte* x = a.x + size(row) * layout.bytes();
+        const Int8Chunk& x = int8_chunk(a.x, a.k, row, block);
+        const int lane = row % kInt8Rows;
         float part = 0;
         for (int begin = 0; begin < count; begin += f.group) {
           int product = 0, sum = 0;
           for (int i = begin; i < begin + f.group; ++i) {
-            const int q = read<std::int8_t>(x + size(first + i));
+            const int q = x.q[lane][i];
             product += q * weights[i];
             sum += q;
           }
@@ -142,7 +137,7 @@ void multiply_int8(const PanelFormat& f, const PanelArgs& a) {
           if (f.has_min) part = std::fma(static_cast<float>(sum), s.min, part);
         }
         float& total = a.out[row * kPanelRows + n];
-        total = std::fma(part, read<float>(x + layout.scales_at() + size(block) * 4), total);
+        total = std::fma(part, x.scale[lane], total);
       }
     }
   }
@@ -219,17 +214,14 @@ template <typename Rows>
 struct PanelMatmul {
   static constexpr int kBlock = Rows::kBlock;
 
-  static std::size_t packed_bytes(int rows, int k) noexcept {
-    return size(rows) * Rows::row_bytes(k);
-  }
+  static std::size_t packed_bytes(int rows, int k) noexcept { return Rows::packed_bytes(rows, k); }
 
   static void pack(const float* x, std::size_t x_stride, const std::int32_t* row_index, int rows,
                    int k, void* out) noexcept {
     for (int row = 0; row < rows; ++row) {
       const float* from = x + size(row_index ? row_index[row] : row) * x_stride;
-      std::byte* to = static_cast<std::byte*>(out) + packed_bytes(row, k);
       for (int i = 0; i < k; i += kBlock)
-        Rows::pack_block(from + i, std::min(k - i, kBlock), i / kBlock, k, to);
+        Rows::pack_block(from + i, std::min(k - i, kBlock), i / kBlock, k, out, row);
     }
   }
 
@@ -259,7 +251,6 @@ struct PanelMatmul {
     for (int first = 0; first < a.rows; first += kRowBlock) {
       const int rows = std::min(a.rows - first, kRowBlock);
       const auto* x = static_cast<const std::byte*>(a.x) + packed_bytes(first, a.k);
-      auto* z = static_cast<std::byte*>(a.z) + packed_bytes(first, a.n_total);
       for (int n = a.n0; n < a.n1; n += kBlock) {
         float values[kRowBlock][kBlock];
         const int width = std::min(a.n1 - n, kBlock);
@@ -273,7 +264,7 @@ struct PanelMatmul {
           }
         }
         for (int r = 0; r < rows; ++r)
-          Rows::pack_block(values[r], width, n / kBlock, a.n_total, z + packed_bytes(r, a.n_total));
+          Rows::pack_block(values[r], width, n / kBlock, a.n_total, a.z, first + r);
       }
     }
   }

@@ -191,6 +191,10 @@ void rope_half(float* x, const float* cos, const float* sin, int n) noexcept {
   }
 }
 
+void silu_times(const float* up, int n, float* gate) noexcept {
+  for (int i = 0; i < n; ++i) gate[i] = silu(gate[i]) * up[i];
+}
+
 void add(const float* x, int n, float* y) noexcept {
   for (int i = 0; i < n; ++i) y[i] += x[i];
 }
@@ -233,6 +237,7 @@ KernelTable make_table() {
   table.rms_norm = rms_norm;
   table.rope_interleaved = rope_interleaved;
   table.rope_half = rope_half;
+  table.silu_times = silu_times;
   table.add = add;
   table.scale_to_bf16 = scale_to_bf16;
   table.scale_to_f32 = scale_to_f32;

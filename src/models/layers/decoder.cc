@@ -17,14 +17,14 @@ std::size_t size(int n) {
 }
 
 GatedMlp bind_mlp(TensorBinder& b, const std::string& prefix, int hidden, int width) {
-  return {b.matrix(prefix + "gate_proj.weight", width, hidden),
-          b.matrix(prefix + "up_proj.weight", width, hidden),
-          b.matrix(prefix + "down_proj.weight", hidden, width)};
+  return {b.matrix(prefix + "gate_proj.weight", width, hidden, MatrixUse::kFeedForward),
+          b.matrix(prefix + "up_proj.weight", width, hidden, MatrixUse::kFeedForward),
+          b.matrix(prefix + "down_proj.weight", hidden, width, MatrixUse::kFeedForward)};
 }
 
 MoeWeights bind_moe(TensorBinder& b, const std::string& prefix, const DecoderConfig& c) {
   MoeWeights w;
-  w.gate = b.matrix(prefix + "gate.weight", c.router.num_experts, c.hidden_size);
+  w.gate = b.matrix(prefix + "gate.weight", c.router.num_experts, c.hidden_size, MatrixUse::kKept);
   w.e_score_correction_bias =
       b.vector(prefix + "gate.e_score_correction_bias", c.router.num_experts);
   for (int e = 0; e < c.router.num_experts && !b.hopeless(); ++e) {
@@ -36,10 +36,6 @@ MoeWeights bind_moe(TensorBinder& b, const std::string& prefix, const DecoderCon
                                 c.moe_intermediate_size * c.n_shared_experts);
   }
   return w;
-}
-
-bool stored_alike(const GatedMlp& m) {
-  return m.gate.format() == m.up.format() && m.gate.format() == m.down.format();
 }
 
 // Calls work(first, count) for pieces of a step's tokens.
@@ -79,11 +75,12 @@ FeedForward bind_feed_forward(TensorBinder& binder, const DecoderConfig& config,
 
 DecoderEnds bind_ends(TensorBinder& binder, const DecoderConfig& config) {
   DecoderEnds w;
-  w.embed_tokens =
-      binder.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size);
+  w.embed_tokens = binder.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size,
+                                 MatrixUse::kKept);
   w.norm = binder.vector("model.norm.weight", config.hidden_size);
   if (!config.tie_word_embeddings) {
-    w.lm_head = binder.matrix("lm_head.weight", config.vocab_size, config.hidden_size);
+    w.lm_head =
+        binder.matrix("lm_head.weight", config.vocab_size, config.hidden_size, MatrixUse::kHead);
   } else {
     w.lm_head = w.embed_tokens;
     binder.skip([](std::string_view name) { return name == "lm_head.weight"; });
@@ -91,22 +88,6 @@ DecoderEnds bind_ends(TensorBinder& binder, const DecoderConfig& config) {
   binder.skip(
       [&](std::string_view name) { return belongs_to_mtp(name, config) || is_derived(name); });
   return w;
-}
-
-Status check_formats(const FeedForward& feed_forward, int layer) {
-  bool ok = true;
-  if (feed_forward.dense) {
-    ok = stored_alike(feed_forward.mlp);
-  } else {
-    const MoeWeights& moe = feed_forward.moe;
-    ok = std::all_of(moe.experts.begin(), moe.experts.end(), stored_alike) &&
-         (moe.shared_experts.gate.empty() || stored_alike(moe.shared_experts));
-  }
-  if (ok) return {};
-  return unsupported(fmt::format(
-      "model.layers.{}: the gate, up and down matrices of one block are stored in different "
-      "dtypes, which is not supported; convert the checkpoint to one dtype",
-      layer));
 }
 
 void DecoderStep::report(const std::string& name, const float* values) const {

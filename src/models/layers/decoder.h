@@ -31,8 +31,6 @@ struct DecoderEnds {
 FeedForward bind_feed_forward(TensorBinder& binder, const DecoderConfig& config, int layer);
 // Also skips what no family reads: layers of multi-token prediction, derived buffers.
 DecoderEnds bind_ends(TensorBinder& binder, const DecoderConfig& config);
-// Kernels multiply the matrices of one block together, so they must be stored alike.
-Status check_formats(const FeedForward& feed_forward, int layer);
 
 // What the parts of a step run with.
 struct DecoderStep {

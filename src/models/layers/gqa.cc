@@ -47,30 +47,11 @@ struct Gqa {
 void project(const Gqa& gqa, const std::vector<float>& input_norm, float input_eps,
              const float* x) {
   const GqaDims& d = gqa.dims;
-  struct Projection {
-    const Weight* weight;
-    float* y;
-    int width;
-  };
-  const Projection projections[] = {{&gqa.weights.q_proj, gqa.q, d.q_width()},
-                                    {&gqa.weights.k_proj, gqa.k, d.kv_width()},
-                                    {&gqa.weights.v_proj, gqa.v, d.kv_width()}};
-  MatmulJob jobs[3];
-  for (int i = 0; i < 3; ++i) {
-    const Projection& p = projections[i];
-    const MatmulKernels& kernels =
-        matmul_kernels(gqa.exec.kernels, p.weight->format(), gqa.step.compute);
-    Activations in;
-    for (int before = 0; before < i; ++before) {
-      if (jobs[before].x.kernels == &kernels) in = jobs[before].x;
-    }
-    if (in.kernels == nullptr) {
-      in = rms_norm_pack(gqa.exec, kernels, x, size(d.hidden_size), input_norm.data(), input_eps,
-                         static_cast<int>(gqa.tokens()), d.hidden_size);
-    }
-    jobs[i] = {in, p.weight, p.y, size(p.width)};
-  }
-  matmul(gqa.exec, jobs);
+  const Projection projections[] = {{&gqa.weights.q_proj, gqa.q, size(d.q_width())},
+                                    {&gqa.weights.k_proj, gqa.k, size(d.kv_width())},
+                                    {&gqa.weights.v_proj, gqa.v, size(d.kv_width())}};
+  norm_project(gqa.exec, gqa.step.compute, x, size(d.hidden_size), input_norm.data(), input_eps,
+               static_cast<int>(gqa.tokens()), d.hidden_size, projections);
 }
 
 // Norm and rope of one head's row, in place.

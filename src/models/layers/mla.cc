@@ -44,6 +44,9 @@ struct Mla {
       exec.kernels.scale_to_bf16(x, 1.0f, n, reinterpret_cast<bf16*>(out));
     }
   }
+  const MatmulKernels& kernels(const Weight& weight) const {
+    return matmul_kernels(exec.kernels, weight.format(), step.compute);
+  }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(dims.qk_head_dim())); }
 };
 
@@ -129,8 +132,7 @@ void attend_absorbed(const Mla& mla, int first, int rows) {
   const std::size_t q_stride = size(heads) * size(d.qk_head_dim());
   const float* q = mla.q + size(first) * q_stride;
 
-  const MatmulKernels& kernels =
-      matmul_kernels(mla.exec.kernels, mla.weights.kv_b_proj.format(), mla.step.compute);
+  const MatmulKernels& kernels = mla.kernels(mla.weights.k_b_heads[0]);
   const Activations* q_nope =
       pack_heads(mla, kernels, q, q_stride, size(d.qk_head_dim()), rows, d.qk_nope_head_dim);
   const std::size_t absorbed_stride = size(heads) * size(width);
@@ -174,7 +176,8 @@ void attend_absorbed(const Mla& mla, int first, int rows) {
   }
   attend(mla.exec, mla.attend_kernels(), mla.element_bytes(), {jobs, num_jobs});
 
-  const Activations* packed = pack_heads(mla, kernels, context, context_stride, size(c), rows, c);
+  const Activations* packed = pack_heads(mla, mla.kernels(mla.weights.v_b_heads[0]), context,
+                                         context_stride, size(c), rows, c);
   const std::size_t out_stride = size(heads) * size(d.v_head_dim);
   matmul_heads(mla, packed, mla.weights.v_b_heads.data(), mla.attn + size(first) * out_stride,
                out_stride, size(d.v_head_dim));
@@ -214,33 +217,49 @@ struct Expanded {
   int padded_keys;
 };
 
-void expand_heads(const Mla& mla, const MatmulKernels& kernels, const Activations& latents,
+// The latents of all keys, packed for k_up and for v_b.
+struct PackedLatents {
+  Activations for_k, for_v;
+};
+
+void expand_heads(const Mla& mla, const PackedLatents& latents,
                   std::span<const std::byte* const> pages, int first_head, int num_heads,
                   const Expanded& out) {
   Workspace::Scope scope(mla.exec.workspace);
   const MlaDims& d = mla.dims;
-  const int keys = latents.rows, both = d.qk_nope_head_dim + d.v_head_dim;
+  const int keys = latents.for_k.rows, both = d.qk_nope_head_dim + d.v_head_dim;
   const std::size_t element = mla.element_bytes();
   const int blocks = ceil_div(keys, kAttendSpan);
   const std::size_t result_floats = size(kAttendSpan) * size(both);
   WorkerScratch scratch(mla.exec,
-                        result_floats * sizeof(float) + kernels.scratch_bytes(d.kv_lora_rank));
+                        result_floats * sizeof(float) +
+                            std::max(latents.for_k.kernels->scratch_bytes(d.kv_lora_rank),
+                                     latents.for_v.kernels->scratch_bytes(d.kv_lora_rank)));
+  const auto expand = [&](const Activations& x, const Weight& weight, int first, float* y,
+                          std::byte* kernel_scratch) {
+    MatmulArgs args;
+    args.x = x.block(first);
+    args.rows = std::min(kAttendSpan, keys - first);
+    args.k = d.kv_lora_rank;
+    args.w = weight.data();
+    args.w_stride = weight.stride();
+    args.source = panel_source(mla.exec.kernels, *x.kernels, weight);
+    args.n1 = static_cast<int>(weight.rows());
+    args.y = y;
+    args.y_stride = size(both);
+    args.scratch = kernel_scratch;
+    x.kernels->matmul(args);
+  };
   mla.exec.pool.run(size(num_heads * blocks), [&](std::size_t task, int worker) {
     const int head = static_cast<int>(task) / blocks;
     const int first = static_cast<int>(task) % blocks * kAttendSpan;
     const int count = std::min(kAttendSpan, keys - first);
     auto* result = reinterpret_cast<float*>(scratch.of(worker));
-    MatmulArgs args;
-    args.x = latents.block(first);
-    args.rows = count;
-    args.k = d.kv_lora_rank;
-    args.w = mla.weights.kv_b_proj.row(size((first_head + head) * both));
-    args.w_stride = mla.weights.kv_b_proj.row_bytes();
-    args.n1 = both;
-    args.y = result;
-    args.y_stride = size(both);
-    args.scratch = scratch.of(worker) + result_floats * sizeof(float);
-    kernels.matmul(args);
+    std::byte* kernel_scratch = scratch.of(worker) + result_floats * sizeof(float);
+    expand(latents.for_k, mla.weights.k_up_heads[size(first_head + head)], first, result,
+           kernel_scratch);
+    expand(latents.for_v, mla.weights.v_b_heads[size(first_head + head)], first,
+           result + d.qk_nope_head_dim, kernel_scratch);
     for (int r = 0; r < count; ++r) {
       const std::size_t key = size(head) * size(out.padded_keys) + size(first + r);
       std::byte* k = out.k + key * size(d.qk_head_dim()) * element;
@@ -263,9 +282,12 @@ void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
   const std::size_t element = mla.element_bytes();
   const int keys = sequence.start + sequence.count;
   const auto pages = layer_pages(mla, sequence, keys);
-  const MatmulKernels& kernels =
-      matmul_kernels(mla.exec.kernels, mla.weights.kv_b_proj.format(), mla.step.compute);
-  const Activations latents = pack_latents(mla, kernels, pages, keys);
+  const MatmulKernels& k_kernels = mla.kernels(mla.weights.k_up_heads[0]);
+  const MatmulKernels& v_kernels = mla.kernels(mla.weights.v_b_heads[0]);
+  PackedLatents latents;
+  latents.for_k = pack_latents(mla, k_kernels, pages, keys);
+  latents.for_v =
+      &k_kernels == &v_kernels ? latents.for_k : pack_latents(mla, v_kernels, pages, keys);
 
   const std::size_t q_stride = size(d.num_heads) * size(d.qk_head_dim());
   std::byte* q = mla.exec.workspace.bytes(size(sequence.count) * q_stride * element);
@@ -289,7 +311,7 @@ void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
   const std::size_t out_stride = size(d.num_heads) * size(d.v_head_dim);
   for (int first_head = 0; first_head < d.num_heads; first_head += group) {
     const int heads = std::min(group, d.num_heads - first_head);
-    expand_heads(mla, kernels, latents, pages, first_head, heads, expanded);
+    expand_heads(mla, latents, pages, first_head, heads, expanded);
     for (int i = 0; i < heads; ++i) {
       for (int page = 0; page < num_pages; ++page) {
         const std::size_t row = size(page) * kPageSize;
@@ -342,28 +364,28 @@ void attend_all(const Mla& mla) {
 
 }  // namespace
 
-void split_kv_b(MlaWeights& weights, const MlaDims& dims) {
-  const Weight& kv_b = weights.kv_b_proj;
-  const std::size_t heads = size(dims.num_heads), c = size(dims.kv_lora_rank),
-                    dn = size(dims.qk_nope_head_dim);
-  const std::size_t head_rows = dn + size(dims.v_head_dim);
-  const std::size_t element = kv_b.row_bytes() / kv_b.cols();
-  AlignedBuffer turned(heads * c * dn * element);
-  for (std::size_t head = 0; head < heads; ++head) {
-    for (std::size_t row = 0; row < dn; ++row) {
-      const std::byte* from = kv_b.row(head * head_rows + row);
-      for (std::size_t i = 0; i < c; ++i) {
-        std::memcpy(turned.data() + ((head * c + i) * dn + row) * element, from + i * element,
-                    element);
+void complete_kv_b(MlaWeights& weights, Compute compute) {
+  const bool up_given = weights.k_b_heads.empty();
+  const std::vector<Weight>& given = up_given ? weights.k_up_heads : weights.k_b_heads;
+  std::vector<Weight>& made = up_given ? weights.k_b_heads : weights.k_up_heads;
+  for (const Weight& from : given) {
+    const std::size_t rows = from.rows(), cols = from.cols();
+    const bool wide = from.format() == QuantFormat::kF32 ||
+                      (from.format() != QuantFormat::kBf16 && compute == Compute::kF32);
+    AlignedBuffer turned(rows * cols * (wide ? sizeof(float) : sizeof(bf16)));
+    std::vector<float> row(cols);
+    for (std::size_t r = 0; r < rows; ++r) {
+      decode_row(from, r, row);
+      for (std::size_t c = 0; c < cols; ++c) {
+        if (wide) {
+          turned.as<float>()[c * rows + r] = row[c];
+        } else {
+          turned.as<bf16>()[c * rows + r] = bf16::from_float(row[c]);
+        }
       }
     }
-  }
-  const Weight k_b = Weight::own(kv_b.format(), heads * c, dn, std::move(turned));
-  weights.k_b_heads.clear();
-  weights.v_b_heads.clear();
-  for (std::size_t head = 0; head < heads; ++head) {
-    weights.k_b_heads.push_back(k_b.slice_rows(head * c, (head + 1) * c));
-    weights.v_b_heads.push_back(kv_b.slice_rows(head * head_rows + dn, (head + 1) * head_rows));
+    made.push_back(
+        Weight::own(wide ? QuantFormat::kF32 : QuantFormat::kBf16, cols, rows, std::move(turned)));
   }
 }
 
@@ -382,9 +404,6 @@ void mla_attention(Exec& exec, const MlaDims& dims, const MlaWeights& weights,
   Workspace::Scope scope(exec.workspace);
   const int tokens = static_cast<int>(step.batch.tokens.size());
   const int heads = dims.num_heads;
-  auto kernels = [&](const Weight& w) -> const MatmulKernels& {
-    return matmul_kernels(exec.kernels, w.format(), step.compute);
-  };
   Mla mla{exec,
           dims,
           weights,
@@ -395,21 +414,21 @@ void mla_attention(Exec& exec, const MlaDims& dims, const MlaWeights& weights,
   {
     Workspace::Scope inner(exec.workspace);
     auto* q_a = exec.workspace.array<float>(size(tokens) * size(dims.q_lora_rank));
-    GLINT_CHECK(weights.q_a_proj.format() == weights.kv_a_proj_with_mqa.format());
-    const Activations in = rms_norm_pack(exec, kernels(weights.q_a_proj), x, size(dims.hidden_size),
-                                         input_norm.data(), input_eps, tokens, dims.hidden_size);
-    const MatmulJob jobs[] = {{in, &weights.q_a_proj, q_a, size(dims.q_lora_rank)},
-                              {in, &weights.kv_a_proj_with_mqa, mla.kv, size(dims.cache_width())}};
-    matmul(exec, jobs);
+    const Projection projections[] = {
+        {&weights.q_a_proj, q_a, size(dims.q_lora_rank)},
+        {&weights.kv_a_proj_with_mqa, mla.kv, size(dims.cache_width())}};
+    norm_project(exec, step.compute, x, size(dims.hidden_size), input_norm.data(), input_eps,
+                 tokens, dims.hidden_size, projections);
     const Activations q_latent =
-        rms_norm_pack(exec, kernels(weights.q_b_proj), q_a, size(dims.q_lora_rank),
+        rms_norm_pack(exec, mla.kernels(weights.q_b_proj), q_a, size(dims.q_lora_rank),
                       weights.q_a_layernorm.data(), dims.latent_eps, tokens, dims.q_lora_rank);
     matmul(exec, {q_latent, &weights.q_b_proj, mla.q, size(heads) * size(dims.qk_head_dim())});
     finish_projections(mla);
   }
   attend_all(mla);
   const int width = heads * dims.v_head_dim;
-  const Activations out = pack(exec, kernels(weights.o_proj), mla.attn, size(width), tokens, width);
+  const Activations out =
+      pack(exec, mla.kernels(weights.o_proj), mla.attn, size(width), tokens, width);
   matmul(exec, {out, &weights.o_proj, y, size(dims.hidden_size)});
 }
 

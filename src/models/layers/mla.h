@@ -35,17 +35,19 @@ struct MlaWeights {
   Weight q_b_proj;            // [heads * qk_head_dim, q_lora_rank], each head nope first, rope last
   Weight kv_a_proj_with_mqa;  // [kv_lora_rank + rope, hidden]
   std::vector<float> kv_a_layernorm;  // [kv_lora_rank]
-  Weight kv_b_proj;                   // [heads * (nope + v), kv_lora_rank]
   Weight o_proj;                      // [hidden, heads * v]
 
-  // Per head, for the absorbed form: the nope rows of kv_b transposed [kv_lora_rank, nope] (a copy
-  // of their own, 0.3 % of a released model), and a view of its value rows [v, kv_lora_rank].
-  std::vector<Weight> k_b_heads;
-  std::vector<Weight> v_b_heads;
+  // kv_b by head. The absorbed form multiplies by k_b, the expanded one by k_up, which is k_b
+  // transposed; a checkpoint holds one of the two, complete_kv_b() makes the other (0.3 % of a
+  // released model).
+  std::vector<Weight> k_b_heads;   // [kv_lora_rank, nope]
+  std::vector<Weight> k_up_heads;  // [nope, kv_lora_rank]
+  std::vector<Weight> v_b_heads;   // [v, kv_lora_rank]
 };
 
-// Fills the per-head members from kv_b_proj.
-void split_kv_b(MlaWeights& weights, const MlaDims& dims);
+// Fills whichever of k_b_heads and k_up_heads is empty: element types stay what they are, low-bit
+// weights become bf16, or float32 with kF32.
+void complete_kv_b(MlaWeights& weights, Compute compute);
 
 // cos and sin of one step's positions, [tokens, rope / 2] each; interleaved pairs.
 struct RopeAngles {
