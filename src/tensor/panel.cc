@@ -88,35 +88,36 @@ void put_step(int code_bits, const std::uint8_t* codes, int row, std::byte* step
   }
 }
 
-// Where the scales of one row at one group are, in a panel of k columns.
+// Where the bytes of one row at one group are.
 struct ScalePlaces {
   std::size_t d, dmin, scale, min;
 };
 
-ScalePlaces scale_places(const PanelFormat& format, std::size_t k, std::size_t group,
-                         std::size_t row) {
-  const std::size_t super = group * static_cast<std::size_t>(format.group) / 256;
-  const std::size_t width = format.is_super() ? 1 : 2;
-  const std::size_t at = width * (kPanelRows * group + row);
-  return {format.d_at(k) + 2 * (kPanelRows * super + row),
-          format.dmin_at(k) + 2 * (kPanelRows * super + row), format.scales_at(k) + at,
-          format.mins_at(k) + at};
+// Those of row 0, group 0 of a panel of k columns.
+ScalePlaces first_places(const PanelFormat& format, std::size_t k) {
+  return {format.d_at(k), format.dmin_at(k), format.scales_at(k), format.mins_at(k)};
 }
 
-// Calls move(panel offset, the field of `parts`) for every scale of the block whose first group is
-// `first`, so that writing and reading a panel cannot differ.
+ScalePlaces scale_places(const PanelFormat& format, const ScalePlaces& start, std::size_t group,
+                         std::size_t row) {
+  const std::size_t super = group * static_cast<std::size_t>(format.group) / 256;
+  const std::size_t d = 2 * (kPanelRows * super + row);
+  const std::size_t at = (format.is_super() ? 1 : 2) * (kPanelRows * group + row);
+  return {start.d + d, start.dmin + d, start.scale + at, start.min + at};
+}
+
+// Calls move(panel offset, the field of `parts`) for every scale of a block, which is `groups`
+// groups from `first` on, so that writing and reading a panel cannot differ.
 template <typename Parts, typename Move>
-void each_scale(const PanelFormat& format, std::size_t k, std::size_t first, std::size_t row,
-                Parts& parts, const Move& move) {
-  const std::size_t groups =
-      block_size(format.type).elements / static_cast<std::size_t>(format.group);
+void each_scale(const PanelFormat& format, const ScalePlaces& start, std::size_t first,
+                std::size_t groups, std::size_t row, Parts& parts, const Move& move) {
   if (format.is_super()) {
-    const ScalePlaces at = scale_places(format, k, first, row);
+    const ScalePlaces at = scale_places(format, start, first, row);
     move(at.d, parts.d);
     if (format.has_min) move(at.dmin, parts.dmin);
   }
   for (std::size_t g = 0; g < groups; ++g) {
-    const ScalePlaces at = scale_places(format, k, first + g, row);
+    const ScalePlaces at = scale_places(format, start, first + g, row);
     if (!format.is_super()) {
       move(at.scale, parts.half_scale[g]);
       if (format.has_min) move(at.min, parts.half_min[g]);
@@ -204,44 +205,56 @@ void decode_panel_row(const PanelFormat& format, const std::byte* panel, int row
                       std::span<float> out) {
   const std::size_t n = block_size(format.type).elements;
   GLINT_CHECK(out.size() == k && k % n == 0 && row >= 0 && row < kPanelRows);
+  const ScalePlaces start = first_places(format, k);
   BlockParts parts{};
   for (std::size_t begin = 0; begin < k; begin += n) {
     for (std::size_t i = 0; i < n; ++i)
       parts.codes[i] = static_cast<std::uint8_t>(panel_code(format, panel, row, begin + i));
-    each_scale(format, k, begin / static_cast<std::size_t>(format.group),
-               static_cast<std::size_t>(row), parts,
+    each_scale(format, start, format.groups(begin), format.groups(n), static_cast<std::size_t>(row),
+               parts,
                [&](std::size_t at, auto& field) { std::memcpy(&field, panel + at, sizeof field); });
     decode_parts(format, parts, out.data() + begin);
   }
 }
 
-void pack_panel(DType type, const std::byte* rows, std::size_t row_bytes, int num_rows,
-                std::size_t k, std::byte* panel) {
+void pack_panel_scales(DType type, const std::byte* rows, std::size_t row_bytes, int num_rows,
+                       std::size_t k, std::byte* panel) {
   const PanelFormat& format = panel_format(type);
   const BlockSize block = block_size(type);
   GLINT_CHECK(num_rows >= 0 && num_rows <= kPanelRows && k % block.elements == 0);
   // Rows beyond the matrix and the bytes that round up.
-  if (num_rows < kPanelRows) {
-    std::memset(panel, 0, format.panel_bytes(k));
-  } else {
-    const std::size_t tail = std::min<std::size_t>(64, format.panel_bytes(k));
-    std::memset(panel + format.panel_bytes(k) - tail, 0, tail);
-  }
+  std::memset(panel + format.codes_bytes(k), 0, format.panel_bytes(k) - format.codes_bytes(k));
+  const std::size_t all = format.groups(k), groups = format.groups(block.elements);
+  const ScalePlaces start = first_places(format, k);
   BlockParts parts{};
-  for (std::size_t begin = 0; begin < k; begin += block.elements) {
-    for (int row = 0; row < num_rows; ++row) {
-      split_block(
-          type,
-          rows + static_cast<std::size_t>(row) * row_bytes + begin / block.elements * block.bytes,
-          parts);
-      for (std::size_t i = 0; i < block.elements; i += kPanelStep)
-        put_step(format.code_bits, parts.codes + i, row,
-                 panel + (begin + i) / kPanelStep * format.step_bytes());
-      each_scale(format, k, begin / static_cast<std::size_t>(format.group),
-                 static_cast<std::size_t>(row), std::as_const(parts),
+  for (int row = 0; row < num_rows; ++row) {
+    const std::byte* from = rows + static_cast<std::size_t>(row) * row_bytes;
+    for (std::size_t first = 0; first < all; first += groups, from += block.bytes) {
+      split_scales(type, from, parts);
+      each_scale(format, start, first, groups, static_cast<std::size_t>(row), std::as_const(parts),
                  [&](std::size_t at, const auto& field) {
                    std::memcpy(panel + at, &field, sizeof field);
                  });
+    }
+  }
+}
+
+void pack_panel(DType type, const std::byte* rows, std::size_t row_bytes, int num_rows,
+                std::size_t k, std::byte* panel) {
+  pack_panel_scales(type, rows, row_bytes, num_rows, k, panel);
+  const PanelFormat& format = panel_format(type);
+  const BlockSize block = block_size(type);
+  if (num_rows < kPanelRows) std::memset(panel, 0, format.codes_bytes(k));
+  std::uint8_t codes[256];
+  for (std::size_t begin = 0; begin < k; begin += block.elements) {
+    for (int row = 0; row < num_rows; ++row) {
+      split_codes(
+          type,
+          rows + static_cast<std::size_t>(row) * row_bytes + begin / block.elements * block.bytes,
+          codes);
+      for (std::size_t i = 0; i < block.elements; i += kPanelStep)
+        put_step(format.code_bits, codes + i, row,
+                 panel + (begin + i) / kPanelStep * format.step_bytes());
     }
   }
 }

@@ -101,11 +101,16 @@ struct BlockParts {
 };
 // Takes a block apart, and what its elements then are: out[block_size(format.type).elements].
 void split_block(DType type, const std::byte* block, BlockParts& parts);
+void split_codes(DType type, const std::byte* block, std::uint8_t* codes);  // parts.codes alone
+void split_scales(DType type, const std::byte* block, BlockParts& parts);   // all the others
 void decode_parts(const PanelFormat& format, const BlockParts& parts, float* out);
 
 // Packs up to kPanelRows rows of k columns into a panel; row r starts at rows + r * row_bytes.
 void pack_panel(DType type, const std::byte* rows, std::size_t row_bytes, int num_rows,
                 std::size_t k, std::byte* panel);
+// The same without the codes, whose bytes are left alone.
+void pack_panel_scales(DType type, const std::byte* rows, std::size_t row_bytes, int num_rows,
+                       std::size_t k, std::byte* panel);
 
 // ---- implementation of make_panel_format
 

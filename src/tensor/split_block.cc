@@ -1,5 +1,4 @@
 // Every block type taken apart. Offsets are those of ggml's structs (ggml-common.h).
-#include <bit>
 #include <cstring>
 
 #include "base/check.h"
@@ -40,54 +39,152 @@ void split_pairs(Bytes from, int n, std::uint8_t* codes) {
   }
 }
 
-void split_q4(Bytes block, bool has_min, BlockParts& parts) {
-  parts.half_scale[0] = load16(block);
-  parts.half_min[0] = has_min ? load16(block + 2) : std::uint16_t{0};
-  split_nibbles(block + (has_min ? 4 : 2), 16, parts.codes);
-}
-
-void split_q5(Bytes block, bool has_min, BlockParts& parts) {
-  parts.half_scale[0] = load16(block);
-  parts.half_min[0] = has_min ? load16(block + 2) : std::uint16_t{0};
-  const Bytes high = block + (has_min ? 4 : 2);
-  split_nibbles(high + 4, 16, parts.codes);
-  const std::uint32_t bits = load32(high);
+// 32 bits on top of as many codes.
+void add_bits(std::uint32_t bits, int place, std::uint8_t* codes) {
   for (int i = 0; i < 32; ++i)
-    parts.codes[i] = static_cast<std::uint8_t>(parts.codes[i] | (bits >> i & 1) << 4);
+    codes[i] = static_cast<std::uint8_t>(codes[i] | (bits >> i & 1) << place);
 }
 
-void split_q8_0(Bytes block, BlockParts& parts) {
-  parts.half_scale[0] = load16(block);
-  for (int i = 0; i < 32; ++i) parts.codes[i] = block[2 + i] ^ 0x80;
-}
-
-void split_q2_k(Bytes block, BlockParts& parts) {
-  std::memcpy(parts.byte_scale, block, 16);
-  for (int half = 0; half < 2; ++half)
-    split_pairs(block + 16 + 32 * half, 32, parts.codes + 128 * half);
-  parts.d = load16(block + 80);
-  parts.dmin = load16(block + 82);
-}
-
-void split_q3_k(Bytes block, BlockParts& parts) {
-  const Bytes high = block, scales = block + 96;
-  for (int half = 0; half < 2; ++half)
-    split_pairs(block + 32 + 32 * half, 32, parts.codes + 128 * half);
+// Eight times 32 codes take a bit each of 32 bytes, the lowest first.
+void add_bit_planes(Bytes high, int place, std::uint8_t* codes) {
   for (int part = 0; part < 8; ++part) {
-    std::uint8_t* codes = parts.codes + 32 * part;
-    for (int i = 0; i < 32; ++i)
-      codes[i] = static_cast<std::uint8_t>(codes[i] | (high[i] >> part & 1) << 2);
+    for (int i = 0; i < 32; ++i) {
+      std::uint8_t& code = codes[32 * part + i];
+      code = static_cast<std::uint8_t>(code | (high[i] >> part & 1) << place);
+    }
   }
+}
+
+void codes_q2_k(Bytes from, std::uint8_t* codes) {
+  for (int half = 0; half < 2; ++half) split_pairs(from + 32 * half, 32, codes + 128 * half);
+}
+
+void codes_q4_k(Bytes from, std::uint8_t* codes) {
+  for (int part = 0; part < 4; ++part) split_nibbles(from + 32 * part, 32, codes + 64 * part);
+}
+
+void codes_q6_k(Bytes block, std::uint8_t* codes) {
+  for (int half = 0; half < 2; ++half, codes += 128) {
+    std::uint8_t top[128];
+    split_nibbles(block + 64 * half, 64, codes);
+    split_pairs(block + 128 + 32 * half, 32, top);
+    for (int i = 0; i < 128; ++i) codes[i] = static_cast<std::uint8_t>(codes[i] | top[i] << 4);
+  }
+}
+
+constexpr std::uint64_t kEveryByte = 0x0101010101010101;
+
+// Bit i of `bits` as byte i, 0 or 1.
+std::uint64_t spread_bits(unsigned bits) {
+  const std::uint64_t apart = (kEveryByte * (bits & 255)) & 0x8040201008040201;
+  return (apart + 0x7f * kEveryByte) >> 7 & kEveryByte;
+}
+
+// The i-quants: an entry of a code book gives magnitudes, whose codes are the magnitudes shifted
+// right, and the sign is the bit above. All bytes of an entry at once.
+template <int kShift, int kSignBit, std::size_t kWidth>
+void put_signed(const std::uint8_t (&entry)[kWidth], unsigned signs, std::uint8_t* codes) {
+  std::uint64_t all = 0;
+  std::memcpy(&all, entry, kWidth);
+  all = (all >> kShift & (0xff >> kShift) * kEveryByte) | spread_bits(signs) << kSignBit;
+  std::memcpy(codes, &all, kWidth);
+}
+
+void put_iq2(const std::uint8_t (&entry)[8], unsigned signs, std::uint8_t* codes) {
+  put_signed<4, 2>(entry, signs, codes);
+}
+
+void codes_iq2_xxs(Bytes from, std::uint8_t* codes) {
+  const auto grid = iq2_xxs_grid();
+  for (int g = 0; g < 8; ++g, from += 8) {
+    const std::uint32_t word = load32(from + 4);
+    for (int i = 0; i < 4; ++i)
+      put_iq2(grid[from[i]], iq_signs(word >> (7 * i) & 127), codes + 32 * g + 8 * i);
+  }
+}
+
+void codes_iq2_xs(Bytes from, std::uint8_t* codes) {
+  const auto grid = iq2_xs_grid();
+  for (int i = 0; i < 32; ++i) {
+    const unsigned word = load16(from + 2 * i);
+    put_iq2(grid[word & 511], iq_signs(word >> 9), codes + 8 * i);
+  }
+}
+
+void codes_iq2_s(Bytes block, std::uint8_t* codes) {
+  const auto grid = iq2_s_grid();
+  const Bytes low = block + 2, signs = block + 34, high = block + 66;
+  for (int i = 0; i < 32; ++i) {
+    const unsigned top = high[i / 4] >> (2 * (i % 4)) & 3u;
+    put_iq2(grid[low[i] | top << 8], signs[i], codes + 8 * i);
+  }
+}
+
+void codes_iq3_xxs(Bytes block, std::uint8_t* codes) {
+  const auto grid = iq3_xxs_grid();
+  const Bytes index = block + 2;
+  for (int g = 0; g < 8; ++g) {
+    const std::uint32_t word = load32(block + 66 + 4 * g);
+    for (int i = 0; i < 8; ++i) {
+      const unsigned signs = iq_signs(word >> (7 * (i / 2)) & 127) >> (4 * (i % 2));
+      put_signed<3, 3>(grid[index[8 * g + i]], signs, codes + 32 * g + 4 * i);
+    }
+  }
+}
+
+void codes_iq3_s(Bytes block, std::uint8_t* codes) {
+  const auto grid = iq3_s_grid();
+  const Bytes low = block + 2, high = block + 66, signs = block + 74;
+  for (int i = 0; i < 64; ++i) {
+    const unsigned top = high[i / 8] >> (i % 8) & 1u;
+    put_signed<1, 3>(grid[low[i] | top << 8], static_cast<unsigned>(signs[i / 2] >> (4 * (i % 2))),
+                     codes + 4 * i);
+  }
+}
+
+// An entry, whose elements are -1, 0, 1, minus an eighth or plus an eighth: which of the table's
+// two threes.
+void put_iq1(unsigned index, bool minus, std::uint8_t* codes) {
+  std::uint64_t all;
+  std::memcpy(&all, iq1_grid()[index], 8);
+  // In two bits -1 is 3, so that adding one makes 0, 1, 2 of them all.
+  all &= 3 * kEveryByte;
+  all = (all + kEveryByte) & 3 * kEveryByte;
+  if (!minus) all |= 4 * kEveryByte;
+  std::memcpy(codes, &all, 8);
+}
+
+void codes_iq1_s(Bytes block, std::uint8_t* codes) {
+  for (int g = 0; g < 8; ++g) {
+    const unsigned word = load16(block + 34 + 2 * g);
+    for (int i = 0; i < 4; ++i) {
+      const unsigned index = block[2 + 4 * g + i] | (word >> (3 * i) & 7) << 8;
+      put_iq1(index, (word & 0x8000) != 0, codes + 32 * g + 8 * i);
+    }
+  }
+}
+
+void codes_iq1_m(Bytes block, std::uint8_t* codes) {
+  for (int i = 0; i < 32; ++i) {
+    const unsigned high = nibble(block + 32, i);
+    put_iq1(block[i] | (high & 7) << 8, (high & 8) != 0, codes + 8 * i);
+  }
+}
+
+// Scales.
+
+void scales_q3_k(Bytes from, BlockParts& parts) {
   for (int g = 0; g < 16; ++g) {
-    const int low = g < 8 ? scales[g] & 15 : scales[g - 8] >> 4;
-    const int top = scales[8 + g % 4] >> (2 * (g / 4)) & 3;
+    const int low = g < 8 ? from[g] & 15 : from[g - 8] >> 4;
+    const int top = from[8 + g % 4] >> (2 * (g / 4)) & 3;
     parts.byte_scale[g] = static_cast<std::uint8_t>((low | top << 4) - 32);
   }
-  parts.d = load16(block + 108);
 }
 
 // Eight scales and eight minima of 6 bits in 12 bytes.
-void split_scales_k(Bytes from, BlockParts& parts) {
+void scales_q4_k(Bytes block, BlockParts& parts) {
+  parts.dmin = load16(block + 2);
+  const Bytes from = block + 4;
   for (int g = 0; g < 4; ++g) {
     parts.byte_scale[g] = from[g] & 63;
     parts.byte_min[g] = from[4 + g] & 63;
@@ -96,56 +193,18 @@ void split_scales_k(Bytes from, BlockParts& parts) {
   }
 }
 
-void split_q4_k(Bytes block, BlockParts& parts) {
-  parts.d = load16(block);
-  parts.dmin = load16(block + 2);
-  split_scales_k(block + 4, parts);
-  for (int part = 0; part < 4; ++part)
-    split_nibbles(block + 16 + 32 * part, 32, parts.codes + 64 * part);
-}
-
-void split_q5_k(Bytes block, BlockParts& parts) {
-  parts.d = load16(block);
-  parts.dmin = load16(block + 2);
-  split_scales_k(block + 4, parts);
-  const Bytes high = block + 16;
-  for (int part = 0; part < 4; ++part)
-    split_nibbles(block + 48 + 32 * part, 32, parts.codes + 64 * part);
-  for (int part = 0; part < 8; ++part) {
-    std::uint8_t* codes = parts.codes + 32 * part;
-    for (int i = 0; i < 32; ++i)
-      codes[i] = static_cast<std::uint8_t>(codes[i] | (high[i] >> part & 1) << 4);
-  }
-}
-
-void split_q6_k(Bytes block, BlockParts& parts) {
-  for (int half = 0; half < 2; ++half) {
-    std::uint8_t* codes = parts.codes + 128 * half;
-    std::uint8_t top[128];
-    split_nibbles(block + 64 * half, 64, codes);
-    split_pairs(block + 128 + 32 * half, 32, top);
-    for (int i = 0; i < 128; ++i) codes[i] = static_cast<std::uint8_t>(codes[i] | top[i] << 4);
-  }
-  std::memcpy(parts.byte_scale, block + 192, 16);
-  parts.d = load16(block + 208);
-}
-
-void split_iq4_xs(Bytes block, BlockParts& parts) {
-  parts.d = load16(block);
+void scales_iq4_xs(Bytes block, BlockParts& parts) {
   const unsigned top = load16(block + 2);
   for (int g = 0; g < 8; ++g) {
     const unsigned scale = nibble(block + 4, g) | (top >> (2 * g) & 3) << 4;
     parts.byte_scale[g] = static_cast<std::uint8_t>(scale - 32);
-    split_nibbles(block + 8 + 16 * g, 16, parts.codes + 32 * g);
   }
 }
 
 // The scale of MXFP4 is 2^(e - 127), halved because the table is doubled; the two lowest are
 // subnormal, and the highest is no NaN.
-void split_mxfp4(Bytes block, BlockParts& parts) {
-  const unsigned e = block[0];
-  parts.half_scale[0] = static_cast<std::uint16_t>(e < 2 ? 0x20u << e : (e - 1) << 7);
-  split_nibbles(block + 1, 16, parts.codes);
+std::uint16_t bf16_of_mxfp4(unsigned e) {
+  return static_cast<std::uint16_t>(e < 2 ? 0x20u << e : (e - 1) << 7);
 }
 
 // Half of an unsigned float of 4 and 3 bits as float16. The top bit counts for nothing, except that
@@ -159,172 +218,153 @@ std::uint16_t half_of_ue4m3(unsigned bits) {
   return static_cast<std::uint16_t>((exponent + 7) << 10 | mantissa << 7);
 }
 
-void split_nvfp4(Bytes block, BlockParts& parts) {
-  for (int g = 0; g < 4; ++g) {
-    parts.half_scale[g] = half_of_ue4m3(block[g]);
-    split_nibbles(block + 4 + 8 * g, 8, parts.codes + 16 * g);
-  }
-}
-
-// The i-quants: an entry of a code book gives magnitudes, whose codes are the magnitudes shifted
-// right (`shift`), and the sign is the bit above.
-template <int kShift, int kSignBit, std::size_t kWidth>
-void put_signed(const std::uint8_t (&entry)[kWidth], unsigned signs, std::uint8_t* codes) {
-  for (std::size_t i = 0; i < kWidth; ++i)
-    codes[i] = static_cast<std::uint8_t>(entry[i] >> kShift | (signs >> i & 1) << kSignBit);
-}
-
-void put_iq2(const std::uint8_t (&entry)[8], unsigned signs, std::uint8_t* codes) {
-  put_signed<4, 2>(entry, signs, codes);
-}
-
 std::uint8_t odd(unsigned half_step) {
   return static_cast<std::uint8_t>(2 * half_step + 1);
 }
 
-void split_iq2_xxs(Bytes block, BlockParts& parts) {
-  const auto grid = iq2_xxs_grid();
-  parts.d = load16(block);
-  for (int g = 0; g < 8; ++g) {
-    const Bytes index = block + 2 + 8 * g;
-    const std::uint32_t word = load32(index + 4);
-    for (int i = 0; i < 4; ++i)
-      put_iq2(grid[index[i]], iq_signs(word >> (7 * i) & 127), parts.codes + 32 * g + 8 * i);
-    parts.byte_scale[g] = odd(word >> 28);
-  }
+// `groups` scales of 4 bits.
+void odd_nibbles(Bytes from, int groups, BlockParts& parts) {
+  for (int g = 0; g < groups; ++g) parts.byte_scale[g] = odd(nibble(from, g));
 }
 
-void split_iq2_xs(Bytes block, BlockParts& parts) {
-  const auto grid = iq2_xs_grid();
-  parts.d = load16(block);
-  for (int i = 0; i < 32; ++i) {
-    const unsigned word = load16(block + 2 + 2 * i);
-    put_iq2(grid[word & 511], iq_signs(word >> 9), parts.codes + 8 * i);
-  }
-  for (int g = 0; g < 16; ++g) parts.byte_scale[g] = odd(nibble(block + 66, g));
+// Eight scales, the top 4 bits of words that are `stride` bytes apart.
+void odd_tops(Bytes from, int stride, BlockParts& parts) {
+  for (int g = 0; g < 8; ++g) parts.byte_scale[g] = odd(from[stride * g + 3] >> 4);
 }
 
-void split_iq2_s(Bytes block, BlockParts& parts) {
-  const auto grid = iq2_s_grid();
-  const Bytes low = block + 2, signs = block + 34, high = block + 66;
-  parts.d = load16(block);
-  for (int i = 0; i < 32; ++i) {
-    const unsigned top = high[i / 4] >> (2 * (i % 4)) & 3u;
-    put_iq2(grid[low[i] | top << 8], signs[i], parts.codes + 8 * i);
-  }
-  for (int g = 0; g < 16; ++g) parts.byte_scale[g] = odd(nibble(block + 74, g));
-}
-
-void split_iq3_xxs(Bytes block, BlockParts& parts) {
-  const auto grid = iq3_xxs_grid();
-  const Bytes index = block + 2;
-  parts.d = load16(block);
-  for (int g = 0; g < 8; ++g) {
-    const std::uint32_t word = load32(block + 66 + 4 * g);
-    for (int i = 0; i < 8; ++i) {
-      const unsigned signs = iq_signs(word >> (7 * (i / 2)) & 127) >> (4 * (i % 2));
-      put_signed<3, 3>(grid[index[8 * g + i]], signs, parts.codes + 32 * g + 4 * i);
-    }
-    parts.byte_scale[g] = odd(word >> 28);
-  }
-}
-
-void split_iq3_s(Bytes block, BlockParts& parts) {
-  const auto grid = iq3_s_grid();
-  const Bytes low = block + 2, high = block + 66, signs = block + 74;
-  parts.d = load16(block);
-  for (int i = 0; i < 64; ++i) {
-    const unsigned top = high[i / 8] >> (i % 8) & 1u;
-    put_signed<1, 3>(grid[low[i] | top << 8], static_cast<unsigned>(signs[i / 2] >> (4 * (i % 2))),
-                     parts.codes + 4 * i);
-  }
-  for (int g = 0; g < 8; ++g) parts.byte_scale[g] = odd(nibble(block + 106, g));
-}
-
-// An entry minus an eighth or plus an eighth: which of the table's two threes.
-void put_iq1(unsigned index, bool minus, std::uint8_t* codes) {
-  const std::int8_t(&entry)[8] = iq1_grid()[index];
-  for (int i = 0; i < 8; ++i) codes[i] = static_cast<std::uint8_t>(entry[i] + (minus ? 1 : 5));
-}
-
-void split_iq1_s(Bytes block, BlockParts& parts) {
-  parts.d = load16(block);
-  for (int g = 0; g < 8; ++g) {
-    const unsigned word = load16(block + 34 + 2 * g);
-    for (int i = 0; i < 4; ++i) {
-      const unsigned index = block[2 + 4 * g + i] | (word >> (3 * i) & 7) << 8;
-      put_iq1(index, (word & 0x8000) != 0, parts.codes + 32 * g + 8 * i);
-    }
-    parts.byte_scale[g] = odd(word >> 12 & 7);
-  }
-}
-
-void split_iq1_m(Bytes block, BlockParts& parts) {
-  const Bytes scales = block + 48;
+void scales_iq1_m(Bytes from, BlockParts& parts) {
   parts.d = 0;
   for (int i = 0; i < 4; ++i)
-    parts.d = static_cast<std::uint16_t>(parts.d | load16(scales + 2 * i) >> 12 << (4 * i));
-  for (int i = 0; i < 32; ++i) {
-    const unsigned high = nibble(block + 32, i);
-    put_iq1(block[i] | (high & 7) << 8, (high & 8) != 0, parts.codes + 8 * i);
-  }
+    parts.d = static_cast<std::uint16_t>(parts.d | load16(from + 2 * i) >> 12 << (4 * i));
   for (int g = 0; g < 16; ++g)
-    parts.byte_scale[g] = odd(load16(scales + 2 * (g / 4)) >> (3 * (g % 4)) & 7u);
+    parts.byte_scale[g] = odd(load16(from + 2 * (g / 4)) >> (3 * (g % 4)) & 7u);
 }
 
 }  // namespace
 
 std::uint8_t iq_signs(unsigned index) {
-  return static_cast<std::uint8_t>(index | (std::popcount(index) & 1u) << 7);
+  // Bit n of 0x6996: whether n has an odd number of bits.
+  const unsigned odd_bits = 0x6996u >> ((index ^ index >> 4) & 15) & 1u;
+  return static_cast<std::uint8_t>(index | odd_bits << 7);
 }
 
-void split_block(DType type, const std::byte* block, BlockParts& parts) {
+void split_codes(DType type, const std::byte* block, std::uint8_t* codes) {
   const auto* bytes = reinterpret_cast<Bytes>(block);
   switch (type) {
     case DType::kQ4_0:
     case DType::kIQ4_NL:
-      return split_q4(bytes, false, parts);
+      return split_nibbles(bytes + 2, 16, codes);
     case DType::kQ4_1:
-      return split_q4(bytes, true, parts);
+      return split_nibbles(bytes + 4, 16, codes);
     case DType::kQ5_0:
-      return split_q5(bytes, false, parts);
+      split_nibbles(bytes + 6, 16, codes);
+      return add_bits(load32(bytes + 2), 4, codes);
     case DType::kQ5_1:
-      return split_q5(bytes, true, parts);
+      split_nibbles(bytes + 8, 16, codes);
+      return add_bits(load32(bytes + 4), 4, codes);
     case DType::kQ8_0:
-      return split_q8_0(bytes, parts);
+      for (int i = 0; i < 32; ++i) codes[i] = bytes[2 + i] ^ 0x80;
+      return;
     case DType::kQ2_K:
-      return split_q2_k(bytes, parts);
+      return codes_q2_k(bytes + 16, codes);
     case DType::kQ3_K:
-      return split_q3_k(bytes, parts);
+      codes_q2_k(bytes + 32, codes);
+      return add_bit_planes(bytes, 2, codes);
     case DType::kQ4_K:
-      return split_q4_k(bytes, parts);
+      return codes_q4_k(bytes + 16, codes);
     case DType::kQ5_K:
-      return split_q5_k(bytes, parts);
+      codes_q4_k(bytes + 48, codes);
+      return add_bit_planes(bytes + 16, 4, codes);
     case DType::kQ6_K:
-      return split_q6_k(bytes, parts);
+      return codes_q6_k(bytes, codes);
     case DType::kIQ1_S:
-      return split_iq1_s(bytes, parts);
+      return codes_iq1_s(bytes, codes);
     case DType::kIQ1_M:
-      return split_iq1_m(bytes, parts);
+      return codes_iq1_m(bytes, codes);
     case DType::kIQ2_XXS:
-      return split_iq2_xxs(bytes, parts);
+      return codes_iq2_xxs(bytes + 2, codes);
     case DType::kIQ2_XS:
-      return split_iq2_xs(bytes, parts);
+      return codes_iq2_xs(bytes + 2, codes);
     case DType::kIQ2_S:
-      return split_iq2_s(bytes, parts);
+      return codes_iq2_s(bytes, codes);
     case DType::kIQ3_XXS:
-      return split_iq3_xxs(bytes, parts);
+      return codes_iq3_xxs(bytes, codes);
     case DType::kIQ3_S:
-      return split_iq3_s(bytes, parts);
+      return codes_iq3_s(bytes, codes);
     case DType::kIQ4_XS:
-      return split_iq4_xs(bytes, parts);
+      for (int g = 0; g < 8; ++g) split_nibbles(bytes + 8 + 16 * g, 16, codes + 32 * g);
+      return;
     case DType::kMXFP4:
-      return split_mxfp4(bytes, parts);
+      return split_nibbles(bytes + 1, 16, codes);
     case DType::kNVFP4:
-      return split_nvfp4(bytes, parts);
+      for (int g = 0; g < 4; ++g) split_nibbles(bytes + 4 + 8 * g, 8, codes + 16 * g);
+      return;
     default:
       GLINT_CHECK(false);  // no block type
   }
+}
+
+void split_scales(DType type, const std::byte* block, BlockParts& parts) {
+  const auto* bytes = reinterpret_cast<Bytes>(block);
+  parts.d = load16(bytes);  // where most super scales are
+  switch (type) {
+    case DType::kQ4_0:
+    case DType::kQ5_0:
+    case DType::kQ8_0:
+    case DType::kIQ4_NL:
+      parts.half_scale[0] = load16(bytes);
+      return;
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+      parts.half_scale[0] = load16(bytes);
+      parts.half_min[0] = load16(bytes + 2);
+      return;
+    case DType::kQ2_K:
+      std::memcpy(parts.byte_scale, bytes, 16);
+      parts.d = load16(bytes + 80);
+      parts.dmin = load16(bytes + 82);
+      return;
+    case DType::kQ3_K:
+      parts.d = load16(bytes + 108);
+      return scales_q3_k(bytes + 96, parts);
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      return scales_q4_k(bytes, parts);
+    case DType::kQ6_K:
+      std::memcpy(parts.byte_scale, bytes + 192, 16);
+      parts.d = load16(bytes + 208);
+      return;
+    case DType::kIQ1_S:
+      for (int g = 0; g < 8; ++g) parts.byte_scale[g] = odd(load16(bytes + 34 + 2 * g) >> 12 & 7u);
+      return;
+    case DType::kIQ1_M:
+      return scales_iq1_m(bytes + 48, parts);
+    case DType::kIQ2_XXS:
+      return odd_tops(bytes + 6, 8, parts);
+    case DType::kIQ2_XS:
+      return odd_nibbles(bytes + 66, 16, parts);
+    case DType::kIQ2_S:
+      return odd_nibbles(bytes + 74, 16, parts);
+    case DType::kIQ3_XXS:
+      return odd_tops(bytes + 66, 4, parts);
+    case DType::kIQ3_S:
+      return odd_nibbles(bytes + 106, 8, parts);
+    case DType::kIQ4_XS:
+      return scales_iq4_xs(bytes, parts);
+    case DType::kMXFP4:
+      parts.half_scale[0] = bf16_of_mxfp4(bytes[0]);
+      return;
+    case DType::kNVFP4:
+      for (int g = 0; g < 4; ++g) parts.half_scale[g] = half_of_ue4m3(bytes[g]);
+      return;
+    default:
+      GLINT_CHECK(false);  // no block type
+  }
+}
+
+void split_block(DType type, const std::byte* block, BlockParts& parts) {
+  split_codes(type, block, parts.codes);
+  split_scales(type, block, parts);
 }
 
 }  // namespace glint
