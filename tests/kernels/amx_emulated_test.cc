@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "kernel_test.h"
+#include "kernels/amx/tile_state.h"
 #include "kernels/table.h"
 #include "kernels/target.h"
 

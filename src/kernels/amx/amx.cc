@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels/amx/panel.h"
+#include "kernels/amx/tile_state.h"
 #include "kernels/avx512/avx512.h"
 #include "kernels/target.h"
 

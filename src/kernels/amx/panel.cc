@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/amx/tile_state.h"
 #include "kernels/int8_rows.h"
 #include "kernels/table.h"
 #include "kernels/target.h"

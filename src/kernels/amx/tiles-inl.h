@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/amx/tile_state.h"
 #include "kernels/avx512/vec512-inl.h"
 #include "kernels/math-inl.h"
 #include "kernels/target.h"
@@ -19,11 +20,6 @@ namespace {
 constexpr int kTileRows = 16;
 constexpr int kTileK = 32;  // bfloat16 of one tile row
 constexpr std::size_t kTileBytes = 1024;
-
-// How much of K a product takes, in bytes of a row of A: 64 of bfloat16, or a group of int8. Tiles
-// 0 to 3 are results and always 16 rows of 64 bytes; 4 and 5 are the A side, 16 rows of k_bytes; 6
-// and 7 the B side, k_bytes / 4 rows of 64 bytes.
-enum class TileShape : std::uint8_t { kNone = 0, k16 = 16, k32 = 32, k64 = 64 };
 
 struct TileSize {
   int rows, bytes;
@@ -37,8 +33,7 @@ constexpr TileSize tile_size(TileShape shape, int tile) {
 struct RealTiles {
   // The configuration belongs to the thread; the kernel keeps it across switches.
   static void start(TileShape shape = TileShape::k64) {
-    static thread_local TileShape configured = TileShape::kNone;
-    if (configured == shape) return;
+    if (configured_tile_shape == shape) return;
     alignas(64) std::uint8_t config[64] = {};
     config[0] = 1;  // palette
     for (int tile = 0; tile < 8; ++tile) {
@@ -48,7 +43,7 @@ struct RealTiles {
       config[48 + tile] = static_cast<std::uint8_t>(size.rows);
     }
     asm volatile("ldtilecfg %0" ::"m"(config));
-    configured = shape;
+    configured_tile_shape = shape;
   }
   // The loads below do not tell the compiler that they read memory.
   static void written() { asm volatile("" ::: "memory"); }
