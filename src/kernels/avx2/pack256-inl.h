@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/avx2/panel256-inl.h"
 #include "kernels/target.h"
