@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
 
 namespace glint {
 namespace {
@@ -60,34 +63,51 @@ Counts count_parameters(const DecoderConfig& c, std::uint64_t attention) {
   return n;
 }
 
+// The element types of matrices, the most bytes first: "q4_k+q6_k". What holds less than a
+// hundredth of them (a router in float32) is not worth a word.
+std::string format_of(const std::map<DType, std::uint64_t>& bytes_of_type) {
+  std::vector<std::pair<std::uint64_t, DType>> types;
+  std::uint64_t total = 0;
+  for (const auto& [type, bytes] : bytes_of_type) {
+    types.emplace_back(bytes, type);
+    total += bytes;
+  }
+  std::sort(types.rbegin(), types.rend());
+  std::string text;
+  for (const auto& [bytes, type] : types) {
+    if (bytes < total / 100) break;
+    if (!text.empty()) text += '+';
+    for (const char letter : dtype_name(type)) {
+      text += letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+    }
+  }
+  return text;
+}
+
+// Of a tensor's bytes those that one decoded token reads, on average.
+std::uint64_t active_bytes(const DecoderConfig& c, std::string_view name, std::uint64_t nbytes) {
+  if (name.find(".mlp.experts.") != std::string_view::npos)
+    return nbytes * u64(c.router.experts_per_token) / u64(c.router.num_experts);
+  const bool rows_only = name == "model.embed_tokens.weight" && !c.tie_word_embeddings;
+  return rows_only ? 0 : nbytes;
+}
+
 void describe_tensors(const DecoderConfig& c, const Checkpoint& checkpoint, ModelInfo& info) {
-  std::uint64_t elements = 0;
-  bool has_bf16 = false, has_f32 = false, has_f16 = false;
+  std::map<DType, std::uint64_t> matrix_bytes;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    std::uint64_t n = 1;
-    for (const std::int64_t dim : tensor.shape) n *= static_cast<std::uint64_t>(dim);
     if (belongs_to_mtp(name, c)) {
+      std::uint64_t elements = 1;
+      for (const std::int64_t dim : tensor.shape) elements *= static_cast<std::uint64_t>(dim);
       info.mtp_present = true;
-      info.mtp_parameters += n;
+      info.mtp_parameters += elements;
       continue;
     }
     if (is_derived(name)) continue;
     info.weight_bytes += tensor.bytes.size();
-    elements += n;
-    if (tensor.shape.size() < 2) continue;
-    has_bf16 = has_bf16 || tensor.dtype == DType::kBf16;
-    has_f16 = has_f16 || tensor.dtype == DType::kF16;
-    has_f32 = has_f32 || tensor.dtype == DType::kF32;
+    info.active_weight_bytes += active_bytes(c, name, tensor.bytes.size());
+    if (tensor.shape.size() >= 2) matrix_bytes[tensor.dtype] += tensor.bytes.size();
   }
-  if (elements > 0) {
-    info.active_weight_bytes = static_cast<std::uint64_t>(
-        static_cast<double>(info.weight_bytes) / static_cast<double>(elements) *
-        static_cast<double>(info.active_parameters));
-  }
-  for (const auto& [present, name] :
-       {std::pair{has_bf16, "bf16"}, {has_f16, "f16"}, {has_f32, "f32"}}) {
-    if (present) info.weight_format += (info.weight_format.empty() ? "" : "+") + std::string(name);
-  }
+  info.weight_format = format_of(matrix_bytes);
 }
 
 }  // namespace
