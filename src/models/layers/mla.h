@@ -9,6 +9,7 @@
 
 #include "cache/cache.h"
 #include "models/batch.h"
+#include "models/layers/rope.h"
 #include "models/model.h"
 #include "ops/matmul.h"
 #include "tensor/weight.h"
@@ -48,12 +49,6 @@ struct MlaWeights {
 // Fills whichever of k_b_heads and k_up_heads is empty: element types stay what they are, low-bit
 // weights become bf16, or float32 with kF32.
 void complete_kv_b(MlaWeights& weights, Compute compute);
-
-// cos and sin of one step's positions, [tokens, rope / 2] each; interleaved pairs.
-struct RopeAngles {
-  const float* cos = nullptr;
-  const float* sin = nullptr;
-};
 
 // How many tokens' query latents are expanded at once in the absorbed form; bounds memory, not
 // results.
