@@ -268,15 +268,16 @@ void TensorBinder::load() {
 }
 
 std::vector<float> TensorBinder::vector(const std::string& name, int n) {
-  std::vector<float> values(static_cast<std::size_t>(n), 0.0f);
   const TensorRef* tensor = take(name, {n});
-  if (tensor != nullptr && is_block_type(tensor->dtype)) {
+  if (tensor == nullptr) return {};  // no memory for what a config merely promises
+  if (is_block_type(tensor->dtype)) {
     problem(fmt::format("tensor {} is {}: vectors are stored as floats", name,
                         dtype_name(tensor->dtype)),
             true);
-    return values;
+    return {};
   }
-  if (tensor != nullptr) widen(tensor->dtype, tensor->bytes.data(), values.size(), values.data());
+  std::vector<float> values(static_cast<std::size_t>(n));
+  widen(tensor->dtype, tensor->bytes.data(), values.size(), values.data());
   return values;
 }
 

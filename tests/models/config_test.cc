@@ -315,6 +315,20 @@ TEST(Tensors, a_config_that_promises_millions_is_refused_quickly) {
   EXPECT_LT(checked.error().message.size(), 10'000u);
 }
 
+TEST(Tensors, weights_are_named_by_their_types_and_counted_as_a_token_reads_them) {
+  const auto open = [](const std::filesystem::path& path) {
+    return *describe_model(**Checkpoint::open(path));
+  };
+  const golden::Case golden("glm4_moe");
+  const ModelInfo bf16 = open(golden.folder());
+  EXPECT_EQ(bf16.weight_format, "bf16");
+  // Two bytes a parameter, and the bias of the router, which is float32, another two.
+  EXPECT_EQ(bf16.weight_bytes, 2 * bf16.total_parameters + 2 * 2 * 12);
+  EXPECT_EQ(bf16.active_weight_bytes, 2 * bf16.active_parameters + 2 * 2 * 12);
+  const auto file = std::filesystem::path(GLINT_TEST_DATA) / "gguf" / "demo-q4_0.gguf";
+  EXPECT_EQ(open(file).weight_format, "q4_0+q6_k+f16+f32");
+}
+
 TEST(Tensors, mapped_and_resident_weights_give_the_same_bits) {
   const golden::Case golden("glm4_moe_lite");
   std::vector<std::vector<float>> results;

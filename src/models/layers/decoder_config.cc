@@ -84,16 +84,9 @@ std::string format_of(const std::map<DType, std::uint64_t>& bytes_of_type) {
   return text;
 }
 
-// Of a tensor's bytes those that one decoded token reads, on average.
-std::uint64_t active_bytes(const DecoderConfig& c, std::string_view name, std::uint64_t nbytes) {
-  if (name.find(".mlp.experts.") != std::string_view::npos)
-    return nbytes * u64(c.router.experts_per_token) / u64(c.router.num_experts);
-  const bool rows_only = name == "model.embed_tokens.weight" && !c.tie_word_embeddings;
-  return rows_only ? 0 : nbytes;
-}
-
 void describe_tensors(const DecoderConfig& c, const Checkpoint& checkpoint, ModelInfo& info) {
   std::map<DType, std::uint64_t> matrix_bytes;
+  std::uint64_t expert_bytes = 0;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     if (belongs_to_mtp(name, c)) {
       std::uint64_t elements = 1;
@@ -104,9 +97,15 @@ void describe_tensors(const DecoderConfig& c, const Checkpoint& checkpoint, Mode
     }
     if (is_derived(name)) continue;
     info.weight_bytes += tensor.bytes.size();
-    info.active_weight_bytes += active_bytes(c, name, tensor.bytes.size());
+    if (name.find(".mlp.experts.") != std::string::npos) {
+      expert_bytes += tensor.bytes.size();
+    } else if (name != "model.embed_tokens.weight" || c.tie_word_embeddings) {
+      info.active_weight_bytes += tensor.bytes.size();
+    }
     if (tensor.shape.size() >= 2) matrix_bytes[tensor.dtype] += tensor.bytes.size();
   }
+  info.active_weight_bytes +=
+      expert_bytes * u64(c.router.experts_per_token) / u64(c.router.num_experts);
   info.weight_format = format_of(matrix_bytes);
 }
 
