@@ -17,7 +17,7 @@ inline constexpr int kPageSize = 64;  // tokens
 
 // A group of layers that store one row per token. [layers][row_bytes] per token.
 struct CacheSpec {
-  std::string name;  // "mla_latent"
+  std::string name;  // "mla_latent", "kv_heads"
   int num_layers = 0;
   std::size_t row_bytes = 0;  // one token of one layer
   std::size_t bytes_per_token() const { return static_cast<std::size_t>(num_layers) * row_bytes; }
@@ -108,7 +108,8 @@ class Cache {
   // and after them.
   void check_integrity() const;
 
-  // Where layer `layer` of `page` starts: kPageSize rows of row_bytes each.
+  // Where layer `layer` of `page` starts: kPageSize times row_bytes. How they are arranged is the
+  // model's affair: token by token, or head by head (layers/gqa.h).
   std::byte* rows(PageId page, int layer);
   const std::byte* rows(PageId page, int layer) const;
 
