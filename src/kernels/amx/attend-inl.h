@@ -88,26 +88,42 @@ struct TileAttend {
     }
   }
 
-  // Rows of values, two keys interleaved; keys from num_keys on count as zero.
+  // Rows of values, two keys interleaved; keys from num_keys on count as zero. One tile of 32 keys
+  // after the other, so that its rows stay in the first-level cache while all their columns are
+  // taken, and the rows of the next tile are asked for meanwhile: memory is what a decode waits
+  // for.
   static void pair_values(const AttendArgs& args, std::byte* to) {
     const int tiles = ceil_div(args.num_keys, kTileK);
-    for (int pair = 0; pair < tiles * 16; ++pair) {
-      const std::byte* row[2];
-      for (int i = 0; i < 2; ++i) {
-        const int key = 2 * pair + i;
+    const int columns = ceil_div(args.dv, 16);
+    for (int tile = 0; tile < tiles; ++tile) {
+      const std::byte* row[kTileK];
+      for (int i = 0; i < kTileK; ++i) {
+        const int key = tile * kTileK + i;
         row[i] = key < args.num_keys ? key_row(args.v_pages, args.v_stride, key) : nullptr;
       }
-      std::byte* out = to + size(pair / 16) * kTileBytes + size(pair % 16) * 64;
-      for (int d = 0; d < args.dv; d += 16, out += kKeyTiles * kTileBytes) {
-        const auto mask =
-            static_cast<__mmask16>(args.dv - d >= 16 ? 0xffffu : (1u << (args.dv - d)) - 1u);
-        __m512i v[2];
-        for (int i = 0; i < 2; ++i) {
-          v[i] = row[i] == nullptr ? _mm512_setzero_si512()
+      const int next = (tile + 1) * kTileK;
+      const std::byte* ahead =
+          next < args.num_keys ? key_row(args.v_pages, args.v_stride, next) : nullptr;
+      const std::size_t lines = ahead == nullptr ? 0 : kTileK * args.v_stride / 64;
+      std::size_t asked = 0;
+      for (int d = 0; d < columns; ++d) {
+        const std::size_t stop = lines * size(d + 1) / size(columns);
+        for (; asked < stop; ++asked)
+          _mm_prefetch(reinterpret_cast<const char*>(ahead + 64 * asked), _MM_HINT_T1);
+        const int width = args.dv - 16 * d < 16 ? args.dv - 16 * d : 16;
+        const auto mask = static_cast<__mmask16>((1u << width) - 1u);
+        std::byte* out = to + size(d * kKeyTiles + tile) * kTileBytes;
+        for (int pair = 0; pair < 16; ++pair, out += 64) {
+          __m512i v[2];
+          GLINT_UNROLL
+          for (int i = 0; i < 2; ++i) {
+            const std::byte* from = row[2 * pair + i];
+            v[i] = from == nullptr ? _mm512_setzero_si512()
                                    : _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(
-                                         mask, row[i] + size(d) * sizeof(bf16)));
+                                         mask, from + size(d) * 16 * sizeof(bf16)));
+          }
+          _mm512_store_si512(out, _mm512_or_si512(v[0], _mm512_slli_epi32(v[1], 16)));
         }
-        _mm512_store_si512(out, _mm512_or_si512(v[0], _mm512_slli_epi32(v[1], 16)));
       }
     }
   }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/amx/panel.h"
 #include "kernels/amx/tiles-inl.h"
 #include "kernels/avx512/panel512-inl.h"
 #include "kernels/int8_rows.h"
@@ -24,8 +25,6 @@ struct TilePanel {
   static constexpr TileShape kShape = kGroup == 32 ? TileShape::k32 : TileShape::k16;
   static constexpr int kBlockGroups = kInt8Block / kGroup;  // 4 or 8
   static constexpr std::size_t kGroupBytes = static_cast<std::size_t>(kGroup) * kPanelRows;
-  // With fewer rows a tile of sixteen costs more than VNNI.
-  static constexpr int kFewRows = 8;
 
   static constexpr int kUnitGroups = 4;  // products between two visits of a tile register
   static constexpr int kBlockUnits = kBlockGroups / kUnitGroups;
@@ -54,15 +53,7 @@ struct TilePanel {
     const Scales512<kType> scales(a.panel, a.k);
     const int steps = a.k / kPanelStep;
     const std::byte* codes = a.panel;
-    const std::byte* ahead = a.next;
     for (int step = 0; step < steps; ++step, codes += kFormat.step_bytes()) {
-      if (ahead != nullptr) {
-        GLINT_UNROLL
-        for (int line = 0; line <= kFormat.code_bits; ++line) {
-          _mm_prefetch(reinterpret_cast<const char*>(ahead + 64 * line), _MM_HINT_T1);
-        }
-        ahead += kFormat.step_bytes() + 64;
-      }
       __m512i u[8];
       Codes::load_signed(codes, u);
       GLINT_UNROLL
@@ -198,8 +189,28 @@ struct TilePanel {
     return t;
   }
 
+  // Asks for the cache lines of the panel that comes next, some in every turn: memory then works
+  // while tiles multiply.
+  class Ahead {
+   public:
+    Ahead(const PanelArgs& a, int turns)
+        : at_(reinterpret_cast<const char*>(a.next)),
+          end_(at_ == nullptr ? nullptr : at_ + kFormat.panel_bytes(size(a.k))),
+          step_(size(ceil_div(static_cast<int>((end_ - at_) / 64), turns)) * 64) {}
+    [[gnu::always_inline]] void ask() {
+      const char* stop = static_cast<std::size_t>(end_ - at_) > step_ ? at_ + step_ : end_;
+      for (; at_ != stop; at_ += 64) _mm_prefetch(at_, _MM_HINT_T1);
+    }
+
+   private:
+    const char* at_;
+    const char* end_;
+    std::size_t step_;
+  };
+
   [[gnu::noinline]] static void run(const PanelArgs& a) {
     const Pipeline p(a);
+    Ahead ahead(a, p.turns);
     Unit multiplied, scaled;
     for (int i = 0; i < 2; ++i, multiplied.advance(p.row_tiles)) {
       const Turn t = turn(p, i, multiplied, scaled);
@@ -218,6 +229,7 @@ struct TilePanel {
       GLINT_UNROLL
       for (int u = 0; u < kBlockUnits; ++u) {
         const Turn t = turn(p, i + u, multiplied, scaled);
+        ahead.ask();
         move<0>(t);
         scale<0>(t, part);
         move<1>(t);
@@ -239,7 +251,7 @@ struct TilePanel {
   }
 
   static void product(const PanelArgs& a) noexcept {
-    if (a.rows < kFewRows) return Vnni::product(a);
+    if (a.rows < kFewTileRows) return Vnni::product(a);
     T::start(kShape);
     expand(a, Scratch(a.scratch, a.k));
     run(a);

@@ -256,7 +256,7 @@ struct VnniPanel {
         GLINT_UNROLL
         for (int r = 0; r < R; ++r) part[r] = _mm512_setzero_ps();
         for (int step = 0; step < kSteps && step < left; ++step, codes += kFormat.step_bytes()) {
-          if constexpr (R == 1) {
+          if (row == 0) {  // the first rows to pass bring the codes in
             GLINT_UNROLL
             for (int line = 0; line < kFormat.code_bits; ++line) {
               _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead + 64 * line), _MM_HINT_T0);
