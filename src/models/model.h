@@ -18,8 +18,24 @@
 #include "models/batch.h"
 #include "ops/exec.h"
 #include "ops/matmul.h"
+#include "tensor/dtype.h"
 
 namespace glint {
+
+// Which part of a network a tensor is of. kFeedForward: the experts that every token meets and the
+// dense layers. kVectors: norms and biases.
+enum class WeightPart { kAttention, kExperts, kFeedForward, kRouter, kVectors, kEmbedding, kHead };
+inline constexpr int kNumWeightParts = 7;
+
+// Tensors of one part of a network that have the same type and shape in the checkpoint.
+struct WeightGroup {
+  WeightPart part = WeightPart::kAttention;
+  DType type = DType::kF32;
+  std::uint64_t rows = 1, cols = 0;  // of each; a vector is one row
+  std::uint64_t count = 0;
+
+  std::uint64_t parameters() const { return rows * cols * count; }
+};
 
 // What a model is and costs, from its config (and headers when there are any): the source of
 // `inspect` and of plans.
@@ -49,7 +65,11 @@ struct ModelInfo {
   std::uint64_t weight_bytes = 0;  // of the tensors the model reads (MTP off), 0 without weights
   std::uint64_t active_weight_bytes = 0;  // read per decoded token at batch 1
   std::string weight_format;              // "bf16"
-  CacheSpec cache;  // as Model::cache_spec() of a model loaded with bf16 compute
+  std::vector<WeightGroup> weights;       // the tensors the model reads; empty without weights
+  int num_experts = 0;                    // of a sparse layer, the shared ones not counted
+  int experts_per_token = 0;
+  bool tied_embedding = false;  // the embedding is the head too
+  CacheSpec cache;              // as Model::cache_spec() of a model loaded with bf16 compute
   std::vector<std::string> notes;
 };
 
@@ -75,10 +95,12 @@ struct LoadOptions {
   // Packs low-bit weights into panels (tensor/panel.h) as they are copied; false: they are read as
   // rows of blocks and packed by every product, which is slower, but needs no copy with kMapped.
   bool repack = true;
+  // Spreads the memory of weights over the nodes of a NUMA machine, page by page.
+  bool interleave = false;
   const KernelTable* kernels = nullptr;  // packs faster than the portable code when given
   ThreadPool* pool = nullptr;            // copies in parallel when given
-  std::function<void(std::uint64_t done, std::uint64_t total)>
-      progress;  // bytes loaded so far; may be empty
+  // Gets the bytes loaded so far; may be empty.
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
 };
 
 // Receives named inner activations of a step, float32 [rows, cols]; for golden tests and debugging.

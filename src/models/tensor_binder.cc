@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/numa.h"
 #include "tensor/ggml_blocks.h"
 #include "tensor/panel.h"
 
@@ -40,11 +41,6 @@ std::size_t type_index(DType type) {
 std::size_t row_bytes_of(DType type, std::size_t cols) {
   const BlockSize block = block_size(type);
   return cols / block.elements * block.bytes;
-}
-
-QuantFormat element_format(DType type) {
-  if (type == DType::kBf16) return QuantFormat::kBf16;
-  return type == DType::kF16 ? QuantFormat::kF16 : QuantFormat::kF32;
 }
 
 }  // namespace
@@ -162,6 +158,10 @@ std::byte* TensorBinder::allocate(std::size_t nbytes, std::shared_ptr<const void
   if (arena_ == nullptr || arena_->size() - arena_used_ < rounded) {
     arena_ = std::make_shared<AlignedBuffer>(std::max(rounded, kArenaBytes));
     arena_used_ = 0;
+    if (options_.interleave) {
+      const Status spread = interleave_memory(arena_->data(), arena_->size());
+      if (!spread) log_warn(spread.error().message);
+    }
   }
   owner = arena_;
   std::byte* at = arena_->data() + arena_used_;
@@ -171,25 +171,12 @@ std::byte* TensorBinder::allocate(std::size_t nbytes, std::shared_ptr<const void
 
 Weight TensorBinder::place(const TensorRef& tensor, std::size_t offset, std::size_t rows,
                            std::size_t cols, MatrixUse use) {
-  DType type = tensor.dtype;
-  const bool may_quantise =
-      !is_block_type(type) && use != MatrixUse::kKept && cols % kPanelStep == 0;
-  if (may_quantise && options_.quant != WeightQuant::kAsIs) {
-    type = options_.quant == WeightQuant::kQ4 && use == MatrixUse::kFeedForward ? DType::kQ4_0
-                                                                                : DType::kQ8_0;
-  }
-  const bool quantises = type != tensor.dtype;
-  QuantFormat format = QuantFormat::kBlocks;
-  if (!is_block_type(type)) {
-    format = element_format(type);
-  } else if (use != MatrixUse::kKept && (options_.repack || quantises)) {
-    format = QuantFormat::kPanels;
-  }
+  const auto [format, type] = weight_form(tensor.dtype, cols, use, options_);
   const std::byte* source = tensor.bytes.data() + offset;
   // Files promise no alignment; kernels need an element's.
   const std::size_t element = is_block_type(type) ? 1 : dtype_bytes(type);
   const bool aligned = reinterpret_cast<std::uintptr_t>(source) % element == 0;
-  if (options_.placement == WeightPlacement::kMapped && format != QuantFormat::kPanels && aligned) {
+  if (stays_in_file(format, options_) && aligned) {
     return Weight::borrow(format, type, rows, cols, source, tensor.file);
   }
   std::shared_ptr<const void> owner;

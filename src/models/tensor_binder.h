@@ -14,12 +14,10 @@
 #include "base/aligned.h"
 #include "checkpoint/checkpoint.h"
 #include "models/model.h"
+#include "models/weight_form.h"
 #include "tensor/weight.h"
 
 namespace glint {
-
-// What a matrix is for, which decides what --weights may make of it.
-enum class MatrixUse { kKept, kAttention, kFeedForward, kHead };
 
 class TensorBinder {
  public:

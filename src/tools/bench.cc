@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <functional>
 #include <random>
 #include <utility>
+
+#include "ops/kernel_name.h"
 
 namespace glint {
 namespace {
@@ -104,25 +106,31 @@ int head_dim(const ModelInfo& info, std::string_view name) {
   return 0;
 }
 
-double config_number(const Json& config, std::string_view key) {
-  const Json* value = config.find(key);
-  return value != nullptr && value->is_number() ? value->as_double() : 0;
+bool is_head(const ModelInfo& info, WeightPart part) {
+  return part == WeightPart::kHead || (part == WeightPart::kEmbedding && info.tied_embedding);
 }
 
-// One token reads its active weights; more tokens also read the experts that the others chose.
-double weight_bytes_of_step(const ModelInfo& info, const Json& config, double tokens) {
-  const auto active = static_cast<double>(info.active_weight_bytes);
-  const double experts = config_number(config, "n_routed_experts");
-  const double chosen = config_number(config, "num_experts_per_tok");
-  if (!(chosen > 0 && chosen < experts) || info.total_parameters == 0) return active;
-  const double bytes_per_parameter =
-      static_cast<double>(info.weight_bytes) / static_cast<double>(info.total_parameters);
-  const double embedding = static_cast<double>(info.vocab_size) * info.hidden_size;
-  const double idle =
-      static_cast<double>(info.total_parameters - info.active_parameters) - embedding;
-  const double share = 1 - std::pow(1 - chosen / experts, tokens);  // of all experts, distinct
-  return active + std::max(0.0, idle) * bytes_per_parameter * (share - chosen / experts) /
-                      (1 - chosen / experts);
+bool is_multiplied(const ModelInfo& info, WeightPart part) {
+  return part != WeightPart::kVectors && (part != WeightPart::kEmbedding || is_head(info, part));
+}
+
+bool by_int8(const BenchModel& model, const WeightForm& form) {
+  return is_block_type(form.type) && model.compute != Compute::kF32;
+}
+
+// Parameters that one token multiplies with, apart by what does it.
+struct ActiveParameters {
+  double floats = 0, int8 = 0;
+};
+ActiveParameters active_parameters(const BenchModel& model, bool with_head) {
+  ActiveParameters active;
+  for (const PlacedGroup& group : model.weights) {
+    const WeightPart part = group.stored.part;
+    if (!is_multiplied(model.info, part) || (is_head(model.info, part) && !with_head)) continue;
+    (by_int8(model, group.form) ? active.int8 : active.floats) +=
+        static_cast<double>(group.stored.parameters()) * share_read(model.info, part, 1);
+  }
+  return active;
 }
 
 }  // namespace
@@ -138,8 +146,8 @@ double BenchResult::median() const {
 std::vector<BenchResult> bench_tests(const BenchPlan& plan) {
   std::vector<BenchResult> tests;
   for (const int depth : plan.depths) {
-    if (plan.prompt_tokens > 0) {
-      tests.push_back({.prefill = true, .tokens = plan.prompt_tokens, .depth = depth});
+    for (const int tokens : plan.prompt_tokens) {
+      if (tokens > 0) tests.push_back({.prefill = true, .tokens = tokens, .depth = depth});
     }
     if (plan.generated_tokens == 0) continue;
     for (const int parallel : plan.parallel) {
@@ -164,24 +172,46 @@ Result<BenchResult> run_bench(Session& session, const BenchResult& test, int rep
   return result;
 }
 
-BenchFloor bench_floor(const ModelInfo& info, const Json& config, const BenchResult& test,
+std::vector<WeightUse> weights_in_use(const BenchModel& model, Isa isa) {
+  std::vector<WeightUse> uses;
+  for (const PlacedGroup& group : model.weights) {
+    if (!is_multiplied(model.info, group.stored.part)) continue;
+    const auto same = std::ranges::find_if(uses, [&](const WeightUse& use) {
+      return use.form.type == group.form.type && use.form.format == group.form.format;
+    });
+    if (same != uses.end()) {
+      same->bytes += group.bytes;
+      continue;
+    }
+    std::string kernel = kernel_name(isa, group.form.type, model.compute);
+    if (group.form.format == QuantFormat::kBlocks) kernel += ", packed anew by every product";
+    uses.push_back({group.form, group.bytes, std::move(kernel)});
+  }
+  std::ranges::sort(uses, std::ranges::greater(), &WeightUse::bytes);
+  return uses;
+}
+
+BenchFloor bench_floor(const BenchModel& model, const BenchResult& test,
                        const MachineRates& rates) {
+  const ModelInfo& info = model.info;
   const double keys = test.depth + (test.tokens + 1) / 2.0;  // seen by a token, on average
-  const double head = static_cast<double>(info.vocab_size) * info.hidden_size;
   // Scores and weighted values of per-head keys: the least that any form computes.
-  const double attention = 2.0 * keys * info.num_layers * info.num_heads *
-                           (head_dim(info, "qk_head_dim") + head_dim(info, "v_head_dim"));
-  const double weights = static_cast<double>(info.active_parameters);
+  const int key_and_value =
+      head_dim(info, "qk_head_dim") + head_dim(info, "v_head_dim") + 2 * head_dim(info, "head_dim");
+  const double attention = 2.0 * keys * info.num_layers * info.num_heads * key_and_value;
+  const ActiveParameters active = active_parameters(model, !test.prefill);
   const double step_tokens = test.prefill ? test.tokens : test.parallel;  // at best
-  const double cache_bytes = static_cast<double>(info.cache.bytes_per_token()) * keys;
+  const double cache_bytes = static_cast<double>(info.cache.bytes_per_token()) * keys *
+                             (model.compute == Compute::kF32 ? 2 : 1);
+  const double float_flops = 2.0 * active.floats + attention, int8_flops = 2.0 * active.int8;
   BenchFloor floor;
-  floor.flops_per_token = 2.0 * (test.prefill ? weights - head : weights) + attention;
-  floor.bytes_per_step =
-      weight_bytes_of_step(info, config, step_tokens) + cache_bytes * test.parallel;
-  const double by_bytes = rates.bytes_per_s / floor.bytes_per_step * step_tokens;
-  const double by_flops = rates.flops_per_s / floor.flops_per_token;
-  floor.compute_bound = by_flops < by_bytes;
-  floor.tokens_per_s = std::min(by_bytes, by_flops);
+  floor.flops_per_token = float_flops + int8_flops;
+  floor.bytes_per_step = bytes_read(info, model.weights, step_tokens) + cache_bytes * test.parallel;
+  const double read_s = floor.bytes_per_step / rates.bytes_per_s / step_tokens;
+  const double compute_s =
+      float_flops / rates.flops_per_s + (int8_flops > 0 ? int8_flops / rates.int8_flops_per_s : 0);
+  floor.compute_bound = compute_s > read_s;
+  floor.tokens_per_s = 1 / std::max(read_s, compute_s);
   return floor;
 }
 

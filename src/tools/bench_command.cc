@@ -25,15 +25,15 @@ struct BenchOptions {
 
 struct Machine {
   MachineRates rates;
-  std::string_view peak_name;
+  std::string_view peak_name, int8_peak_name;
   std::uint64_t peak_bytes_before = 0;  // of this process, while loading
 };
 
 void declare(Flags& flags, BenchOptions* options) {
   declare_model(flags, &options->session.model);
   flags.group("Measurements");
-  flags.integer("-p,--prompt-tokens", &options->plan.prompt_tokens, "N",
-                "tokens of the prefill test; 0 leaves it out (default 512)", 0);
+  flags.integers("-p,--prompt-tokens", &options->plan.prompt_tokens, "N,...",
+                 "tokens of the prefill tests; 0 leaves them out (default 512)", 0);
   flags.integer("-n,--generated-tokens", &options->plan.generated_tokens, "N",
                 "tokens of the decoding tests; 0 leaves them out (default 128)", 0);
   flags.integers("-d,--depth", &options->plan.depths, "N,...",
@@ -48,15 +48,17 @@ void declare(Flags& flags, BenchOptions* options) {
 }
 
 Machine probe(Session& session) {
-  const Compute compute = session.plan.options.compute == "f32" ? Compute::kF32 : Compute::kBf16;
-  const PeakKind kind = peak_kind(session.plan.isa, compute);
+  const PeakKind kind = peak_kind(session.plan.isa, session.plan.load.compute);
+  const PeakKind int8_kind = int8_peak_kind(session.plan.isa);
   const std::uint64_t free = available_memory().bytes;
   const std::uint64_t peak = peak_resident_bytes();
   Machine machine;
   machine.rates.bytes_per_s = read_bandwidth(
       *session.pool, static_cast<std::size_t>(std::min<std::uint64_t>(kProbeBytes, free / 4)));
   machine.rates.flops_per_s = peak_flops(*session.pool, kind);
+  machine.rates.int8_flops_per_s = peak_flops(*session.pool, int8_kind);
   machine.peak_name = peak_name(kind);
+  machine.int8_peak_name = peak_name(int8_kind);
   reset_peak_resident();  // the probe's own buffer is not the model's
   machine.peak_bytes_before = peak;
   return machine;
@@ -91,19 +93,27 @@ Json result_json(const BenchResult& result, const BenchFloor& floor) {
   return json;
 }
 
-void print_head(const Session& session, const Machine& machine) {
+std::string use_name(const WeightUse& use) {
+  return std::string(dtype_name(use.form.type));
+}
+
+void print_head(const Session& session, const std::vector<WeightUse>& uses,
+                const Machine& machine) {
   const SessionOptions& used = session.plan.options;
-  std::puts(fmt::format(
-                "{} ({:.2f} M parameters, {:.2f} M active), {} weights, {}, {} threads, {} compute",
-                session.plan.info.family,
-                static_cast<double>(session.plan.info.total_parameters) / 1e6,
-                static_cast<double>(session.plan.info.active_parameters) / 1e6,
-                session.plan.info.weight_format, used.isa, used.threads, used.compute)
-                .c_str());
-  std::puts(fmt::format("measured here: reads {:.1f} GB/s, {} {:.1f} GFLOP/s\n",
-                        machine.rates.bytes_per_s / 1e9, machine.peak_name,
-                        machine.rates.flops_per_s / 1e9)
-                .c_str());
+  const ModelInfo& info = session.plan.info;
+  const auto print = [](const std::string& line) { std::puts(line.c_str()); };
+  print(fmt::format("{} ({:.2f} M parameters, {:.2f} M active), {}, {} threads, {} compute",
+                    info.family, static_cast<double>(info.total_parameters) / 1e6,
+                    static_cast<double>(info.active_parameters) / 1e6, used.isa, used.threads,
+                    used.compute));
+  for (const WeightUse& use : uses) {
+    print(fmt::format("{} weights, {}: {}", use_name(use),
+                      format_bytes(static_cast<double>(use.bytes)), use.kernel));
+  }
+  print(fmt::format("measured here: reads {:.1f} GB/s, {} {:.1f} GFLOP/s, {} {:.1f} GOP/s\n",
+                    machine.rates.bytes_per_s / 1e9, machine.peak_name,
+                    machine.rates.flops_per_s / 1e9, machine.int8_peak_name,
+                    machine.rates.int8_flops_per_s / 1e9));
   std::puts(
       "test                   tok/s      min      max     GB/s   GFLOP/s     floor  of floor  "
       "bound by");
@@ -126,16 +136,32 @@ std::uint64_t peak_bytes(const Machine& machine) {
   return std::max(machine.peak_bytes_before, peak_resident_bytes());
 }
 
-Json report_json(const Session& session, const Machine& machine, Json results) {
+Json uses_json(const std::vector<WeightUse>& uses) {
+  Json list(Json::Array{});
+  for (const WeightUse& use : uses) {
+    Json json;
+    json.set("type", use_name(use));
+    json.set("bytes", use.bytes);
+    json.set("kernel", use.kernel);
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+Json report_json(const Session& session, const std::vector<WeightUse>& uses, const Machine& machine,
+                 Json results) {
   Json rates, json;
   rates.set("read_bytes_per_s", machine.rates.bytes_per_s);
   rates.set("peak_flops_per_s", machine.rates.flops_per_s);
   rates.set("peak", machine.peak_name);
+  rates.set("int8_peak_flops_per_s", machine.rates.int8_flops_per_s);
+  rates.set("int8_peak", machine.int8_peak_name);
   json.set("model", session.plan.info.family);
   json.set("isa", session.plan.options.isa);
   json.set("threads", session.plan.options.threads);
   json.set("compute", session.plan.options.compute);
   json.set("chunk", session.plan.options.chunk);
+  json.set("weights", uses_json(uses));
   json.set("machine", std::move(rates));
   json.set("results", std::move(results));
   json.set("peak_memory_bytes", peak_bytes(machine));
@@ -163,19 +189,22 @@ int run(BenchOptions& options) {
   size_session(tests, &options.session);
   auto session = open_session(options.session);
   if (!session) return complain(session.error().message, refusal_exit_code(session.error()));
+  const SessionPlan& plan = (*session)->plan;
+  const std::vector<PlacedGroup> weights = place_weights(plan.info, plan.load);
+  const BenchModel model{plan.info, weights, plan.load.compute};
+  const std::vector<WeightUse> uses = weights_in_use(model, plan.isa);
   const Machine machine = probe(**session);
-  if (!options.json) print_head(**session, machine);
+  if (!options.json) print_head(**session, uses, machine);
   Json results(Json::Array{});
   for (const BenchResult& test : tests) {
     const auto result = run_bench(**session, test, options.plan.repetitions);
     if (!result) return complain(test_name(test) + ": " + result.error().message, kExitFailed);
-    const BenchFloor floor = bench_floor(
-        (*session)->plan.info, (*session)->plan.checkpoint->config(), *result, machine.rates);
+    const BenchFloor floor = bench_floor(model, *result, machine.rates);
     results.push_back(result_json(*result, floor));
     if (!options.json) print_result(*result, floor);
   }
   if (options.json) {
-    std::puts(report_json(**session, machine, std::move(results)).dump(2).c_str());
+    std::puts(report_json(**session, uses, machine, std::move(results)).dump(2).c_str());
   } else {
     std::puts(
         fmt::format("\npeak memory {}", format_bytes(static_cast<double>(peak_bytes(machine))))
@@ -197,10 +226,10 @@ Command bench_command() {
               "once (the sum of their speeds). The floor is the time to read the active weights "
               "and the\n"
               "cache once at the measured bandwidth, or to do the products at the "
-              "measured peak,\n"
-              "whichever is longer.",
+              "measured peaks\n"
+              "(of int8 for low-bit weights), whichever is longer.",
           .examples = {"glint bench ./GLM-4.7-Flash",
-                       "glint bench demo -p 512 -n 64 -d 0 --parallel 1,8 --json"},
+                       "glint bench demo -p 512,2048 -n 64 -d 0 --parallel 1,8 --json"},
           .declare = [options](Flags& flags) { declare(flags, options.get()); },
           .run = [options] { return run(*options); }};
 }

@@ -1,12 +1,14 @@
 // `glint inspect`: what a model is, what it costs, and whether it will run. Reads headers only.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "models/registry.h"
+#include "models/weight_form.h"
 #include "tools/commands.h"
 #include "tools/demo_model.h"
 #include "tools/options.h"
@@ -21,13 +23,14 @@ struct InspectOptions {
   bool json = false;
   int context = 0;
   int parallel = 1;
-  SessionOptions session;  // for --isa, --threads, --memory
+  SessionOptions session;  // for --isa, --threads and what --weights would cost
   LogOptions log;
 };
 
 struct Report {
   std::string model_type = "unknown";
   std::optional<ModelInfo> info;
+  std::vector<PlacedGroup> weights;  // empty unless they are all there and right
   std::vector<std::string> notes;
   std::string refusal;  // empty: it runs
   std::string isa;
@@ -38,6 +41,7 @@ struct Report {
   int parallel = 1;
   bool has_weights = false;
 
+  double weight_bytes_per_token() const { return bytes_read(*info, weights, 1); }
   std::uint64_t bytes_per_token() const { return info ? info->cache.bytes_per_token() : 0; }
   std::uint64_t bytes_per_sequence() const {
     return bytes_per_token() * static_cast<std::uint64_t>(context);
@@ -59,6 +63,7 @@ void declare(Flags& flags, InspectOptions* options) {
   flags.text("--isa", &options->session.isa, "NAME", "as in the other commands");
   flags.integer("-t,--threads", &options->session.threads, "N", "as in the other commands", 1,
                 4096);
+  declare_weights(flags, &options->session);
   declare_log(flags, &options->log);
 }
 
@@ -79,7 +84,7 @@ void inspect_text(const Checkpoint& checkpoint, Report* report) {
 }
 
 void inspect_memory(const Report& report, std::vector<std::string>* notes) {
-  const std::uint64_t needed = report.info->weight_bytes + report.cache_bytes();
+  const std::uint64_t needed = resident_bytes(report.weights) + report.cache_bytes();
   if (!report.has_weights || needed <= report.memory.bytes) return;
   notes->push_back(fmt::format(
       "weights and this cache need {}, but {} gives {}: choose a smaller --ctx or fewer sequences",
@@ -120,8 +125,51 @@ void inspect_model(const std::filesystem::path& path, const InspectOptions& opti
     report->refusal = checked.error().message;
     return;
   }
+  report->weights = place_weights(*report->info, load_options(options.session));
   inspect_text(**checkpoint, report);
   inspect_memory(*report, &report->notes);
+}
+
+// What one part of the network is stored as, in the checkpoint and in memory.
+struct PartUse {
+  WeightPart part;
+  DType stored;
+  WeightForm form;
+  std::uint64_t parameters = 0, stored_bytes = 0, bytes = 0;
+};
+
+std::vector<PartUse> parts_of(const std::vector<PlacedGroup>& weights) {
+  std::vector<PartUse> parts;
+  for (const PlacedGroup& group : weights) {
+    const WeightGroup& stored = group.stored;
+    auto same = std::ranges::find_if(parts, [&](const PartUse& use) {
+      return use.part == stored.part && use.stored == stored.type &&
+             use.form.type == group.form.type;
+    });
+    if (same == parts.end())
+      same = parts.insert(same, PartUse{stored.part, stored.type, group.form});
+    const BlockSize block = block_size(stored.type);
+    same->parameters += stored.parameters();
+    same->stored_bytes += stored.parameters() / block.elements * block.bytes;
+    same->bytes += group.bytes;
+  }
+  std::ranges::stable_sort(parts, {}, &PartUse::part);
+  return parts;
+}
+
+Json parts_json(const std::vector<PlacedGroup>& weights) {
+  Json list(Json::Array{});
+  for (const PartUse& use : parts_of(weights)) {
+    Json json;
+    json.set("part", part_name(use.part));
+    json.set("type", dtype_name(use.stored));
+    json.set("parameters", use.parameters);
+    json.set("bytes", use.stored_bytes);
+    json.set("loaded_type", dtype_name(use.form.type));
+    json.set("loaded_bytes", use.bytes);
+    list.push_back(std::move(json));
+  }
+  return list;
 }
 
 Json heads_json(const ModelInfo& info) {
@@ -149,6 +197,11 @@ void add_model_json(const Report& report, Json* json) {
   weights.set("format", info.weight_format);
   weights.set("bytes", info.weight_bytes);
   weights.set("active_bytes", info.active_weight_bytes);
+  if (!report.weights.empty()) {
+    weights.set("loaded_bytes", resident_bytes(report.weights));
+    weights.set("loaded_active_bytes", report.weight_bytes_per_token());
+    weights.set("parts", parts_json(report.weights));
+  }
   mtp.set("layers", info.mtp_layers);
   mtp.set("present", info.mtp_present);
   mtp.set("used", false);
@@ -199,6 +252,22 @@ std::string grouped(std::uint64_t number) {
   return digits;
 }
 
+void print_parts(const Report& report) {
+  for (const PartUse& use : parts_of(report.weights)) {
+    std::string loaded;
+    if (use.stored != use.form.type)
+      loaded = fmt::format(", {} when loaded", dtype_name(use.form.type));
+    print_line("", fmt::format("{:<17} {:<8} {:>10} in {}{}", part_name(use.part),
+                               dtype_name(use.stored), millions(use.parameters),
+                               format_bytes(static_cast<double>(use.stored_bytes)), loaded));
+  }
+  if (report.weights.empty()) return;
+  print_line("Memory",
+             fmt::format("{} for the weights; {} of weights read per token at batch 1",
+                         format_bytes(static_cast<double>(resident_bytes(report.weights))),
+                         format_bytes(report.weight_bytes_per_token())));
+}
+
 void print_model(const Report& report) {
   const ModelInfo& info = *report.info;
   print_line("Model", fmt::format("{} ({})", info.family, info.model_type));
@@ -217,9 +286,9 @@ void print_model(const Report& report) {
   }
   print_line("Heads", dims);
   if (report.has_weights) {
-    print_line("Weights", fmt::format("{}, {}; {} read per token at batch 1", info.weight_format,
-                                      format_bytes(static_cast<double>(info.weight_bytes)),
-                                      format_bytes(static_cast<double>(info.active_weight_bytes))));
+    print_line("Weights", fmt::format("{}, {}", info.weight_format,
+                                      format_bytes(static_cast<double>(info.weight_bytes))));
+    print_parts(report);
   }
   print_line("KV cache", fmt::format("bf16, {} bytes per token; {} sequence{} of {} tokens: {}",
                                      grouped(report.bytes_per_token()), report.parallel,

@@ -57,6 +57,18 @@ std::uint64_t flops_sse(std::uint64_t rounds) {
   return rounds * 8 * 4 * 2;
 }
 
+// Without newer instructions bytes are multiplied as words: 8 products, added in pairs.
+std::uint64_t flops_int8_sse(std::uint64_t rounds) {
+  __m128i sums[8] = {};
+  __m128i words = _mm_set1_epi16(3);
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    asm volatile("" : "+x"(words));  // otherwise the products are computed once
+    for (__m128i& sum : sums) sum = _mm_add_epi32(sum, _mm_madd_epi16(words, words));
+  }
+  for (const __m128i& sum : sums) keep(sum);
+  return rounds * 8 * 8 * 2;
+}
+
 }  // namespace
 
 GLINT_TARGET_BEGIN("avx2,fma")
@@ -86,6 +98,23 @@ std::uint64_t flops_fma256(std::uint64_t rounds) {
   }
   for (const __m256& sum : sums) asm volatile("" : : "x"(sum));
   return rounds * 12 * 8 * 2;
+}
+
+// 32 products added in pairs, pairs of those added by a multiplication with 1, then to the sum.
+std::uint64_t flops_int8_pairs256(std::uint64_t rounds) {
+  __m256i sums[8] = {};
+  __m256i codes = _mm256_set1_epi8(3);
+  const __m256i ones = _mm256_set1_epi16(1);
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    GLINT_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      asm volatile("" : "+x"(codes));  // otherwise equal products are computed once
+      const __m256i pairs = _mm256_maddubs_epi16(codes, codes);
+      sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(pairs, ones));
+    }
+  }
+  for (const __m256i& sum : sums) asm volatile("" : : "x"(sum));
+  return rounds * 8 * 32 * 2;
 }
 
 }  // namespace
@@ -134,7 +163,25 @@ std::uint64_t flops_dot_bf16(std::uint64_t rounds) {
 }  // namespace
 GLINT_TARGET_END
 
-GLINT_TARGET_BEGIN("amx-tile,amx-bf16")
+GLINT_TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512vnni")
+namespace {
+
+std::uint64_t flops_int8_vnni512(std::uint64_t rounds) {
+  __m512i sums[12];
+  for (int i = 0; i < 12; ++i) sums[i] = _mm512_set1_epi32(i);
+  const __m512i codes = _mm512_set1_epi8(3);
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    GLINT_UNROLL
+    for (int i = 0; i < 12; ++i) sums[i] = _mm512_dpbusd_epi32(sums[i], codes, codes);
+  }
+  for (const __m512i& sum : sums) asm volatile("" : : "v"(sum));
+  return rounds * 12 * 64 * 2;
+}
+
+}  // namespace
+GLINT_TARGET_END
+
+GLINT_TARGET_BEGIN("amx-tile,amx-bf16,amx-int8")
 namespace {
 
 struct alignas(64) TileConfig {
@@ -146,38 +193,66 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// 16 rows of 64 bytes: 16 x 16 sums of 32 products each. Four independent accumulators.
-std::uint64_t flops_amx_bf16(std::uint64_t rounds) {
-  TileConfig before, mine;
-  _tile_storeconfig(&before);  // the thread's own, given back below
-  mine.palette = 1;
-  for (int i = 0; i < 8; ++i) {
-    mine.row_bytes[i] = 64;
-    mine.rows[i] = 16;
+// Eight tiles of 16 rows of 64 bytes, all zeros; the thread's own configuration comes back at the
+// end.
+class ProbeTiles {
+ public:
+  ProbeTiles() {
+    _tile_storeconfig(&before_);
+    TileConfig mine;
+    mine.palette = 1;
+    for (int i = 0; i < 8; ++i) {
+      mine.row_bytes[i] = 64;
+      mine.rows[i] = 16;
+    }
+    // g++ thinks that loading a configuration reads 8 bytes of it.
+    asm volatile("" : : "r"(&mine), "r"(&before_) : "memory");
+    _tile_loadconfig(&mine);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
   }
-  // g++ thinks that loading a configuration reads 8 bytes of it.
-  asm volatile("" : : "r"(&mine), "r"(&before) : "memory");
-  _tile_loadconfig(&mine);
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  _tile_zero(4);
-  _tile_zero(5);
-  _tile_zero(6);
-  _tile_zero(7);
+  ~ProbeTiles() {
+    if (before_.palette != 0) {
+      _tile_loadconfig(&before_);
+    } else {
+      _tile_release();
+    }
+  }
+  ProbeTiles(const ProbeTiles&) = delete;
+  ProbeTiles& operator=(const ProbeTiles&) = delete;
+
+ private:
+  TileConfig before_;
+};
+
+// 16 x 16 sums of 32 products each. Four independent accumulators.
+std::uint64_t flops_amx_bf16(std::uint64_t rounds) {
+  const ProbeTiles tiles;
   for (std::uint64_t round = 0; round < rounds; ++round) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  if (before.palette != 0) {
-    _tile_loadconfig(&before);
-  } else {
-    _tile_release();
-  }
   return rounds * 4 * 16 * 16 * 32 * 2;
+}
+
+// The same with 64 products each.
+std::uint64_t flops_int8_amx(std::uint64_t rounds) {
+  const ProbeTiles tiles;
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 4, 7);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(3, 5, 7);
+  }
+  return rounds * 4 * 16 * 16 * 64 * 2;
 }
 
 }  // namespace
@@ -206,6 +281,14 @@ FlopsFn flops_function(PeakKind kind) {
       return flops_dot_bf16;
     case PeakKind::kAmxBf16:
       return flops_amx_bf16;
+    case PeakKind::kInt8Sse:
+      return flops_int8_sse;
+    case PeakKind::kInt8Pairs256:
+      return flops_int8_pairs256;
+    case PeakKind::kInt8Vnni512:
+      return flops_int8_vnni512;
+    case PeakKind::kInt8Amx:
+      return flops_int8_amx;
   }
   return flops_sse;
 }
@@ -261,10 +344,26 @@ PeakKind peak_kind(Isa isa, Compute compute) {
   return PeakKind::kSse;
 }
 
+PeakKind int8_peak_kind(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return PeakKind::kInt8Sse;
+    case Isa::kAvx2:
+      return PeakKind::kInt8Pairs256;
+    case Isa::kAvx512:
+    case Isa::kAvx512Bf16:
+      return has_vnni512() ? PeakKind::kInt8Vnni512 : PeakKind::kInt8Pairs256;
+    case Isa::kAmx:
+      return PeakKind::kInt8Amx;
+  }
+  return PeakKind::kInt8Sse;
+}
+
 std::string_view peak_name(PeakKind kind) {
-  constexpr std::array<std::string_view, 5> kNames = {"float32 SSE", "float32 FMA 256",
-                                                      "float32 FMA 512", "bf16 dot products 512",
-                                                      "bf16 AMX tiles"};
+  constexpr std::array<std::string_view, kNumPeakKinds> kNames = {
+      "float32 SSE",           "float32 FMA 256", "float32 FMA 512",
+      "bf16 dot products 512", "bf16 AMX tiles",  "int8 SSE",
+      "int8 pairs 256",        "int8 VNNI 512",   "int8 AMX tiles"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

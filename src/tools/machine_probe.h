@@ -15,8 +15,22 @@ namespace glint {
 double read_bandwidth(ThreadPool& pool, std::size_t nbytes);
 
 // The instruction whose rate bounds matrix products.
-enum class PeakKind { kSse, kFma256, kFma512, kDotBf16, kAmxBf16 };
+enum class PeakKind {
+  kSse,
+  kFma256,
+  kFma512,
+  kDotBf16,
+  kAmxBf16,
+  kInt8Sse,
+  kInt8Pairs256,
+  kInt8Vnni512,
+  kInt8Amx
+};
+inline constexpr int kNumPeakKinds = 9;
+// For float weights.
 PeakKind peak_kind(Isa isa, Compute compute);
+// For low-bit weights that meet int8 activations.
+PeakKind int8_peak_kind(Isa isa);
 std::string_view peak_name(PeakKind kind);
 
 // Multiplications and additions per second of all threads together, register to register, the best

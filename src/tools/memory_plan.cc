@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "models/weight_form.h"
 #include "tools/flags.h"
 
 namespace glint {
@@ -119,8 +120,8 @@ std::size_t pages_for(int context, int sequences) {
 
 Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
                                const MemoryRequest& request, const AvailableMemory& available) {
-  const std::uint64_t page_bytes =
-      std::max<std::uint64_t>(1, cache.bytes_per_page() * (request.wide ? 2 : 1));
+  const std::uint64_t page_bytes = std::max<std::uint64_t>(
+      1, cache.bytes_per_page() * (request.load.compute == Compute::kF32 ? 2 : 1));
   const int longest = info.max_position_embeddings;
   if (request.context > longest) {
     return invalid_argument(
@@ -131,7 +132,7 @@ Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
   MemoryPlan plan;
   plan.limit = request.limit > 0 ? request.limit : available.bytes;
   plan.limit_source = request.limit > 0 ? "--memory" : available.source;
-  plan.weights = request.mapped_weights ? 0 : info.weight_bytes;
+  plan.weights = resident_bytes(place_weights(info, request.load));
   plan.logits = static_cast<std::uint64_t>(request.num_sequences) *
                 static_cast<std::uint64_t>(info.vocab_size) * sizeof(float);
   const std::uint64_t fixed = plan.weights + plan.logits;

@@ -34,9 +34,10 @@ struct MemoryPlan {
 struct MemoryRequest {
   int context = 0;  // 0: the largest that fits, at most the model's and 32768
   int num_sequences = 1;
-  bool wide = false;            // f32 compute: cache rows take twice their bf16 bytes
-  bool mapped_weights = false;  // weights stay in the file and count as nothing
-  std::uint64_t limit = 0;      // 0: what is available
+  // Decides the form of the weights, of which only those in memory count, and of the cache: rows of
+  // f32 compute take twice their bf16 bytes.
+  LoadOptions load = {};
+  std::uint64_t limit = 0;  // 0: what is available
 };
 
 // Errors: kInvalidArgument (context beyond the model's), kExhausted naming the sums and the largest

@@ -32,6 +32,20 @@ void declare_model(Flags& flags, std::string* model) {
       "a set), or demo: the small model that ships with glint, which is also the default");
 }
 
+void declare_weights(Flags& flags, SessionOptions* options) {
+  flags.toggle(
+      "--mmap", &options->mapped_weights,
+      "leave the weights in the file: starts at once and may exceed memory, but runs slower");
+  flags.choice("--weights", &options->weights, {"as-is", "q8", "q4"},
+               "what float weights become while they are loaded: q8 has 8 bits and a scale for 32 "
+               "weights; q4 has 4 bits in the feed-forward part and 8 in attention and head "
+               "(default as-is)");
+  flags.choice("--repack", &options->repack, {"auto", "off"},
+               "auto: low-bit weights are packed for this machine as they are loaded; off: they "
+               "are used as the file has them, slower, but --mmap then copies nothing (default "
+               "auto)");
+}
+
 void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
   flags.group("Context and memory");
   flags.integer(
@@ -66,9 +80,10 @@ void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
   declare_fixed(flags, "--kv-cache,--kv-cache-dtype", {"bf16", "auto"},
                 "format of the cache (default bf16)");
 
-  flags.toggle(
-      "--mmap", &options->mapped_weights,
-      "leave the weights in the file: starts at once and may exceed memory, but runs slower");
+  declare_weights(flags, options);
+  flags.choice("--numa", &options->numa, {"none", "interleave"},
+               "interleave: memory of the weights is spread over the machine's NUMA nodes "
+               "(default none)");
   flags.group("Computation");
   flags.integer("-t,--threads", &options->threads, "N",
                 "threads (default: one per physical core that this process may use)", 1, 4096);
@@ -81,7 +96,6 @@ void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
                "the same bits whatever the chunks and the batch, for a little speed");
   flags.integer("--chunk,--max-num-batched-tokens", &options->chunk, "N",
                 fmt::format("tokens of one step (default {})", options->chunk), 1, 65536);
-  declare_fixed(flags, "--weights", {"as-is"}, "format of the weights in memory (default as-is)");
   declare_fixed(flags, "--mtp", {"off", "auto"},
                 "drafting with the model's MTP layers (default off)");
 }

@@ -13,7 +13,9 @@
 namespace glint {
 
 void declare_model(Flags& flags, std::string* model);
-// --ctx, --threads, --isa, --compute, ... With `parallel` also --parallel.
+// --mmap, --weights, --repack: what becomes of the weights.
+void declare_weights(Flags& flags, SessionOptions* options);
+// Those and --ctx, --threads, --isa, --compute, ... With `parallel` also --parallel.
 void declare_session(Flags& flags, SessionOptions* options, bool parallel);
 
 struct LogOptions {

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/numa.h"
 #include "models/registry.h"
 #include "tools/demo_model.h"
 #include "tools/flags.h"
@@ -69,6 +70,18 @@ std::vector<int> cores_to_pin(int threads, const CpuBudget& cpus) {
   return cpus.cores;
 }
 
+Status check_numa(const SessionOptions& options) {
+  if (options.numa != "interleave") return {};
+  const auto nodes = numa_nodes();
+  if (!nodes) return invalid_argument("--numa interleave: " + nodes.error().message);
+  if (*nodes < 2) log_debug("--numa interleave: this machine has one node, nothing to spread over");
+  if (options.mapped_weights)
+    log_warn(
+        "--numa interleave: weights that --mmap leaves in the file are where the system put "
+        "its pages");
+  return {};
+}
+
 class ProgressBar {
  public:
   void show(std::uint64_t done, std::uint64_t total) {
@@ -108,10 +121,23 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& model) {
   return tokenizer;
 }
 
+LoadOptions load_options(const SessionOptions& options) {
+  LoadOptions load;
+  load.compute = options.compute == "f32" ? Compute::kF32 : Compute::kBf16;
+  if (options.deterministic) load.latent_form = LatentForm::kAbsorbed;
+  load.placement = options.mapped_weights ? WeightPlacement::kMapped : WeightPlacement::kResident;
+  if (options.weights == "q8") load.quant = WeightQuant::kQ8;
+  if (options.weights == "q4") load.quant = WeightQuant::kQ4;
+  load.repack = options.repack != "off";
+  load.interleave = options.numa == "interleave";
+  return load;
+}
+
 Result<SessionPlan> plan_session(SessionOptions options) {
   SessionPlan plan;
   GLINT_TRY(plan.isa, pick_isa(options.isa));
   plan.cpus = cpu_budget();
+  GLINT_TRY_VOID(check_numa(options));
   GLINT_TRY_MODEL(const ModelFolder folder, model_folder(options.model));
   GLINT_TRY_MODEL(plan.checkpoint, Checkpoint::open(folder.path()));
   for (const std::string& note : plan.checkpoint->notes()) log_warn(note);
@@ -125,8 +151,8 @@ Result<SessionPlan> plan_session(SessionOptions options) {
   MemoryRequest request;
   request.context = options.context;
   request.num_sequences = options.max_sequences;
-  request.wide = options.compute == "f32";
-  request.mapped_weights = options.mapped_weights;
+  plan.load = load_options(options);
+  request.load = plan.load;
   request.limit = options.memory_limit;
   GLINT_TRY(plan.memory, plan_memory(plan.info, plan.info.cache, request, available_memory()));
 
@@ -147,10 +173,7 @@ Result<std::unique_ptr<Session>> load_session(
                                                cores_to_pin(options.threads, session->plan.cpus));
   session->exec = std::make_unique<Exec>(
       Exec{kernel_table(session->plan.isa), *session->pool, session->workspace});
-  LoadOptions load;
-  load.compute = options.compute == "f32" ? Compute::kF32 : Compute::kBf16;
-  if (options.deterministic) load.latent_form = LatentForm::kAbsorbed;
-  load.placement = options.mapped_weights ? WeightPlacement::kMapped : WeightPlacement::kResident;
+  LoadOptions load = session->plan.load;
   load.kernels = &kernel_table(session->plan.isa);
   load.pool = session->pool.get();
   load.progress = std::move(progress);

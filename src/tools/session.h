@@ -36,15 +36,22 @@ struct SessionOptions {
   bool deterministic = false;
   bool prefix_cache = true;
   bool mapped_weights = false;     // weights stay in the file instead of memory of their own
+  std::string weights = "as-is";   // or "q8", "q4"
+  std::string repack = "auto";     // or "off"
+  std::string numa = "none";       // or "interleave"
   std::uint64_t memory_limit = 0;  // bytes; 0: what is available
   std::string chat_template;       // a file that replaces the checkpoint's; empty: none
   bool text = true;                // false: no tokenizer or template is read
   bool engine = true;              // false: the caller drives the model itself
 };
 
+// How these options load a model; without kernels, threads and progress.
+LoadOptions load_options(const SessionOptions& options);
+
 // Everything checked, nothing loaded.
 struct SessionPlan {
   SessionOptions options;  // resolved: no zeros, no "auto"
+  LoadOptions load;        // what they mean for the weights, as load_options()
   std::shared_ptr<const Checkpoint> checkpoint;
   ModelInfo info;
   std::shared_ptr<const TextAssets> text;  // null unless asked for

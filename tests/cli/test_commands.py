@@ -1,12 +1,14 @@
 """What run, score, tokenize, inspect and bench print, on the demo model."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 SUM = "What is 17 + 25?"
+GGUF = pathlib.Path(__file__).resolve().parents[1] / "data" / "gguf" / "demo-q4_0.gguf"
 
 
 def test_run_prints_the_answer_alone(run):
@@ -196,3 +198,64 @@ def test_bench_reports_speed_beside_the_floor(run):
         assert 0 < result["min"] <= result["tokens_per_s"] <= result["max"]
         assert result["of_floor"] > 0 and result["bound_by"] in ("bandwidth", "compute")
     assert report["machine"]["read_bytes_per_s"] > 1e8 and report["peak_memory_bytes"] > 8e6
+    assert report["machine"]["int8_peak_flops_per_s"] > 1e7 and report["machine"]["int8_peak"].startswith("int8")
+    assert [use["type"] for use in report["weights"]] == ["BF16", "F32"]
+
+
+def test_bench_takes_several_prompts_and_names_the_kernel_of_each_weight_type(run):
+    done = run("bench", GGUF, "-p", "8,16", "-n", 0, "-d", 0, "--reps", 1, "--isa", "scalar", "--json")
+    report = json.loads(done.stdout)
+    assert [(r["test"], r["tokens"]) for r in report["results"]] == [("pp", 8), ("pp", 16)]
+    kernels = {use["type"]: use["kernel"] for use in report["weights"]}
+    assert kernels["Q4_0"] == "int8 loops (scalar)" and kernels["F32"] == "float32 loops (scalar)"
+    wide = json.loads(run("bench", GGUF, "-p", 8, "-n", 0, "-d", 0, "--reps", 1, "--compute", "f32", "--isa", "scalar",
+                          "--repack", "off", "--json").stdout)
+    assert "widened, float32 loops (scalar), packed anew by every product" in [use["kernel"] for use in wide["weights"]]
+    text = run("bench", GGUF, "-p", 8, "-n", 0, "-d", 0, "--reps", 1, "--isa", "scalar").stdout
+    assert "Q4_0 weights" in text and "of floor" in text
+
+
+@pytest.mark.parametrize("more", [[], ["--mmap"], ["--repack", "off"], ["--mmap", "--repack", "off"]])
+def test_low_bit_weights_answer_alike_wherever_they_lie(run, more):
+    done = run("run", GGUF, "-p", "What is 4 + 1?", "--no-think", "--temp", 0, *more)
+    assert done.stdout == "4 + 1 = 5\n", done.stderr
+
+
+@pytest.mark.parametrize("weights", ["q8", "q4"])
+def test_float_weights_become_low_bit_ones_on_demand(run, weights):
+    done = run("run", "-p", "What is 17 + 25?", "--weights", weights, "--temp", 0)
+    assert done.returncode == 0 and len(done.stdout) > 1, done.stderr
+    if weights == "q8":
+        assert done.stdout == "17 + 25 = 42\n"
+
+
+def parts(run, *arguments):
+    weights = json.loads(run("inspect", *arguments, "--json").stdout)["weights"]
+    return weights, {(part["part"], part["loaded_type"]) for part in weights["parts"]}
+
+
+def test_inspect_says_what_each_part_is_stored_as(run):
+    weights, loaded = parts(run, "demo")
+    assert {("experts", "BF16"), ("attention", "BF16"), ("norms and biases", "F32")} <= loaded
+    # Vectors are float32 in memory.
+    assert weights["bytes"] < weights["loaded_bytes"] < 1.02 * weights["bytes"]
+    assert sum(part["bytes"] for part in weights["parts"]) == weights["bytes"]
+    as_is = weights["loaded_bytes"]
+    weights, loaded = parts(run, "demo", "--weights", "q4")
+    assert {("experts", "Q4_0"), ("shared and dense", "Q4_0"), ("attention", "Q8_0"), ("head", "Q8_0"),
+            ("embedding", "BF16")} <= loaded
+    assert weights["loaded_bytes"] < 0.5 * as_is
+    experts = next(part for part in weights["parts"] if part["part"] == "experts")
+    assert experts["loaded_bytes"] == experts["parameters"] * 18 // 32
+    weights, _ = parts(run, GGUF, "--mmap", "--repack", "off")
+    assert weights["loaded_bytes"] < 0.1 * weights["bytes"]
+    text = run("inspect", "demo", "--weights", "q4").stdout
+    assert "Q4_0 when loaded" in text and "read per token at batch 1" in text
+
+
+def test_numa_interleave_works_or_is_refused_by_name(run):
+    done = run("run", "-p", "What is 17 + 25?", "--numa", "interleave")
+    if done.returncode == 0:
+        assert done.stdout == "17 + 25 = 42\n"
+    else:
+        assert done.returncode == 2 and "--numa interleave: memory cannot be spread" in done.stderr

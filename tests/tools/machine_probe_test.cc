@@ -23,16 +23,26 @@ TEST(MachineProbe, every_available_instruction_set_has_a_peak) {
       EXPECT_GT(rate, 1e7) << isa_name(isa);
       EXPECT_LT(rate, 1e17) << isa_name(isa);
     }
+    const double rate = peak_flops(pool, int8_peak_kind(isa));
+    EXPECT_GT(rate, 1e7) << isa_name(isa);
+    EXPECT_LT(rate, 1e17) << isa_name(isa);
   }
 }
 
 TEST(MachineProbe, every_kind_has_a_name_of_its_own) {
   std::set<std::string_view> names;
-  for (const PeakKind kind : {PeakKind::kSse, PeakKind::kFma256, PeakKind::kFma512,
-                              PeakKind::kDotBf16, PeakKind::kAmxBf16}) {
-    names.insert(peak_name(kind));
+  for (int kind = 0; kind < kNumPeakKinds; ++kind) {
+    names.insert(peak_name(static_cast<PeakKind>(kind)));
   }
-  EXPECT_EQ(names.size(), 5u);
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(kNumPeakKinds));
+  EXPECT_FALSE(names.contains(""));
+}
+
+TEST(MachineProbe, the_fastest_int8_products_beat_the_float_ones) {
+  ThreadPool pool(1);
+  const Isa isa = available_isas().back();
+  if (isa == Isa::kScalar) GTEST_SKIP() << "SSE has no int8 products";
+  EXPECT_GT(peak_flops(pool, int8_peak_kind(isa)), peak_flops(pool, peak_kind(isa, Compute::kF32)));
 }
 
 }  // namespace

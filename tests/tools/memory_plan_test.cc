@@ -61,7 +61,7 @@ ModelInfo small_model() {
   ModelInfo info;
   info.vocab_size = 256;
   info.max_position_embeddings = 4096;
-  info.weight_bytes = 1 << 20;
+  info.weights = {{WeightPart::kAttention, DType::kBf16, 512, 1024, 1}};
   info.cache = {"rows", 4, 256};
   return info;
 }
@@ -96,7 +96,7 @@ TEST(PlanMemory, an_explicit_context_is_never_cut_but_refused_with_the_largest_t
 }
 
 TEST(PlanMemory, float32_rows_take_twice_the_room) {
-  EXPECT_EQ(plan({.context = 64, .wide = true}, kRoomy)->cache, 2u * 65536);
+  EXPECT_EQ(plan({.context = 64, .load = {.compute = Compute::kF32}}, kRoomy)->cache, 2u * 65536);
 }
 
 TEST(PlanMemory, the_users_limit_replaces_the_measurement_both_ways) {
@@ -117,35 +117,86 @@ TEST(PeakResident, something_is_resident) {
   EXPECT_GT(peak_resident_bytes(), 100000u);
 }
 
+TEST(PlanMemory, only_weights_in_memory_count_and_in_the_form_they_take_there) {
+  const auto weights = [](const LoadOptions& load) {
+    return plan({.context = 64, .load = load}, kRoomy)->weights;
+  };
+  EXPECT_EQ(weights({}), 1u << 20);
+  EXPECT_EQ(weights({.quant = WeightQuant::kQ8}), (1u << 20) / 64 * 34);
+  EXPECT_EQ(weights({.placement = WeightPlacement::kMapped}), 0u);
+  EXPECT_EQ(weights({.placement = WeightPlacement::kMapped, .quant = WeightQuant::kQ8}),
+            (1u << 20) / 64 * 34);
+}
+
+// Attention of 64 x 64, two of eight experts of 64 x 64 each, a head of 128 x 64.
+ModelInfo sparse_model(DType type) {
+  ModelInfo info;
+  info.vocab_size = 128;
+  info.num_experts = 8;
+  info.experts_per_token = 2;
+  info.weights = {{WeightPart::kAttention, type, 64, 64, 1},
+                  {WeightPart::kExperts, type, 64, 64, 8},
+                  {WeightPart::kVectors, DType::kF32, 1, 64, 1},
+                  {WeightPart::kEmbedding, type, 128, 64, 1},
+                  {WeightPart::kHead, type, 128, 64, 1}};
+  return info;
+}
+
+BenchFloor floor_of(const ModelInfo& info, const BenchResult& test, const MachineRates& rates) {
+  const std::vector<PlacedGroup> weights = place_weights(info, {});
+  return bench_floor({info, weights}, test, rates);
+}
+
 TEST(BenchFloor, one_token_is_bound_by_its_bytes) {
-  ModelInfo info = small_model();
-  info.active_weight_bytes = 1000;
-  info.active_parameters = 500;
-  const BenchResult test{.tokens = 1, .depth = 9};
+  ModelInfo info = sparse_model(DType::kBf16);
+  info.cache = {"rows", 4, 256};
   const BenchFloor floor =
-      bench_floor(info, Json(), test, {.bytes_per_s = 1e6, .flops_per_s = 1e12});
-  EXPECT_DOUBLE_EQ(floor.bytes_per_step, 1000 + 10 * 1024);
-  EXPECT_DOUBLE_EQ(floor.tokens_per_s, 1e6 / 11240);
+      floor_of(info, {.tokens = 1, .depth = 9}, {.bytes_per_s = 1e6, .flops_per_s = 1e12});
+  const double bytes = 2.0 * 64 * (64 + 2 * 64 + 128) + 4 * 64 + 10 * 1024;
+  EXPECT_DOUBLE_EQ(floor.bytes_per_step, bytes);
+  EXPECT_DOUBLE_EQ(floor.tokens_per_s, 1e6 / bytes);
   EXPECT_FALSE(floor.compute_bound);
 }
 
 TEST(BenchFloor, more_tokens_read_more_experts_but_never_more_than_all) {
-  ModelInfo info = small_model();
-  info.vocab_size = 0;  // no embedding
-  info.cache = {};
-  info.total_parameters = 1000;
-  info.weight_bytes = 2000;
-  info.active_parameters = 300;
-  info.active_weight_bytes = 600;
-  const Json config = *parse_json(R"({"n_routed_experts": 8, "num_experts_per_tok": 1})");
-  const MachineRates rates{.bytes_per_s = 1e6, .flops_per_s = 1e12};
+  const ModelInfo info = sparse_model(DType::kBf16);
   const auto bytes = [&](int parallel) {
-    const BenchResult test{.tokens = 1, .parallel = parallel};
-    return bench_floor(info, config, test, rates).bytes_per_step;
+    return floor_of(info, {.tokens = 1, .parallel = parallel},
+                    {.bytes_per_s = 1e6, .flops_per_s = 1e12})
+        .bytes_per_step;
   };
-  EXPECT_DOUBLE_EQ(bytes(1), 600);
-  EXPECT_GT(bytes(2), 600 + 100);
-  EXPECT_NEAR(bytes(1000), 2000, 1e-6);
+  EXPECT_GT(bytes(2), bytes(1) + 8192);
+  EXPECT_NEAR(bytes(1000), 2.0 * 64 * (64 + 8 * 64 + 128) + 4 * 64, 1e-6);
+}
+
+TEST(BenchFloor, low_bit_weights_are_counted_against_the_peak_of_int8_products) {
+  const MachineRates rates{.bytes_per_s = 1e12, .flops_per_s = 1e6, .int8_flops_per_s = 4e6};
+  const BenchResult test{.prefill = true, .tokens = 64};
+  const double flops = 2.0 * 64 * (64 + 2 * 64);  // prefill needs no head
+  const BenchFloor wide = floor_of(sparse_model(DType::kBf16), test, rates);
+  EXPECT_TRUE(wide.compute_bound);
+  EXPECT_DOUBLE_EQ(wide.flops_per_token, flops);
+  EXPECT_DOUBLE_EQ(wide.tokens_per_s, 1e6 / flops);
+  EXPECT_DOUBLE_EQ(floor_of(sparse_model(DType::kQ4_0), test, rates).tokens_per_s, 4e6 / flops);
+}
+
+TEST(WeightsInUse, types_that_products_read_are_listed_with_their_kernel) {
+  ModelInfo info = sparse_model(DType::kQ4_0);
+  info.weights[0].type = DType::kQ6_K;
+  info.weights[0].cols = 256;
+  const std::vector<PlacedGroup> weights = place_weights(info, {});
+  const auto uses = weights_in_use({info, weights}, Isa::kScalar);
+  ASSERT_EQ(uses.size(), 2u);  // neither vectors nor the embedding
+  EXPECT_EQ(uses[0].form.type, DType::kQ4_0);
+  EXPECT_EQ(uses[0].bytes, 64u / 32 * 18 * (8 * 64 + 128));
+  EXPECT_EQ(uses[0].kernel, "int8 loops (scalar)");
+  EXPECT_EQ(uses[1].form.type, DType::kQ6_K);
+}
+
+TEST(BenchTests, every_prompt_length_is_a_test_and_0_is_none) {
+  EXPECT_EQ(bench_tests({.prompt_tokens = {16, 32}, .generated_tokens = 0, .depths = {0}}).size(),
+            2u);
+  EXPECT_TRUE(bench_tests({.prompt_tokens = {0}, .generated_tokens = 0, .depths = {0}}).empty());
 }
 
 TEST(BenchResult, the_median_ignores_outliers) {

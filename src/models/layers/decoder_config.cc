@@ -84,6 +84,38 @@ std::string format_of(const std::map<DType, std::uint64_t>& bytes_of_type) {
   return text;
 }
 
+WeightPart part_of(std::string_view name, std::size_t dimensions) {
+  const auto has = [&](std::string_view word) { return name.find(word) != std::string_view::npos; };
+  if (dimensions < 2) return WeightPart::kVectors;
+  if (has(".self_attn.")) return WeightPart::kAttention;
+  if (has(".mlp.experts.")) return WeightPart::kExperts;
+  if (has(".mlp.gate.")) return WeightPart::kRouter;
+  if (has(".mlp.")) return WeightPart::kFeedForward;
+  return name == "lm_head.weight" ? WeightPart::kHead : WeightPart::kEmbedding;
+}
+
+// Tensors are alike when all but `count` is; there are a dozen kinds in any model.
+void add_to_groups(std::string_view name, const TensorRef& tensor,
+                   std::vector<WeightGroup>& groups) {
+  if (tensor.shape.empty()) return;
+  WeightGroup group;
+  group.part = part_of(name, tensor.shape.size());
+  group.type = tensor.dtype;
+  group.cols = static_cast<std::uint64_t>(tensor.shape.back());
+  group.rows = 1;
+  for (std::size_t i = 0; i + 1 < tensor.shape.size(); ++i)
+    group.rows *= static_cast<std::uint64_t>(tensor.shape[i]);
+  for (WeightGroup& known : groups) {
+    if (known.part == group.part && known.type == group.type && known.rows == group.rows &&
+        known.cols == group.cols) {
+      ++known.count;
+      return;
+    }
+  }
+  group.count = 1;
+  groups.push_back(group);
+}
+
 void describe_tensors(const DecoderConfig& c, const Checkpoint& checkpoint, ModelInfo& info) {
   std::map<DType, std::uint64_t> matrix_bytes;
   std::uint64_t expert_bytes = 0;
@@ -96,6 +128,8 @@ void describe_tensors(const DecoderConfig& c, const Checkpoint& checkpoint, Mode
       continue;
     }
     if (is_derived(name)) continue;
+    if (c.tie_word_embeddings && name == "lm_head.weight") continue;  // a copy that nothing reads
+    add_to_groups(name, tensor, info.weights);
     info.weight_bytes += tensor.bytes.size();
     if (name.find(".mlp.experts.") != std::string::npos) {
       expert_bytes += tensor.bytes.size();
@@ -152,6 +186,9 @@ void describe_decoder(const DecoderConfig& config, std::uint64_t attention_param
   info.num_layers = config.num_layers;
   info.max_position_embeddings = config.max_positions;
   info.mtp_layers = config.mtp_layers;
+  info.num_experts = config.router.num_experts;
+  info.experts_per_token = config.router.experts_per_token;
+  info.tied_embedding = config.tie_word_embeddings;
   const Counts counts = count_parameters(config, attention_parameters);
   info.total_parameters = counts.total;
   info.active_parameters = counts.active;
