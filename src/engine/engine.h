@@ -17,8 +17,11 @@ struct EngineOptions {
   int context = 4096;          // longest prompt + completion of one sequence
   int max_sequences = 8;       // running at once
   int max_batch_tokens = 512;  // tokens of one step: decode tokens first, then prefill chunks
-  int max_queue = 256;         // waiting; beyond it submit() fails with kExhausted
-  bool prefix_reuse = true;    // Engine sets it to what its cache does
+  // The same while one sequence is all there is, and nobody waits for the step to end; 0:
+  // max_batch_tokens. Experts and expanded keys cost less a token in longer chunks.
+  int max_alone_tokens = 0;
+  int max_queue = 256;       // waiting; beyond it submit() fails with kExhausted
+  bool prefix_reuse = true;  // Engine sets it to what its cache does
 };
 
 struct EngineStats {

@@ -43,8 +43,11 @@ void StepLoop::end_cancelled() {
 }
 
 StepPlan StepLoop::plan() {
-  const StepLimits limits{.max_sequences = options_.max_sequences,
-                          .max_batch_tokens = options_.max_batch_tokens};
+  const bool alone = running_.size() + waiting_.size() == 1;
+  const StepLimits limits{
+      .max_sequences = options_.max_sequences,
+      .max_batch_tokens = alone ? std::max(options_.max_batch_tokens, options_.max_alone_tokens)
+                                : options_.max_batch_tokens};
   while (true) {
     std::vector<SequenceView> running, waiting;
     for (const SequencePtr& sequence : running_) {

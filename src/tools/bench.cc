@@ -159,7 +159,7 @@ std::vector<BenchResult> bench_tests(const BenchPlan& plan) {
 
 Result<BenchResult> run_bench(Session& session, const BenchResult& test, int repetitions) {
   Driver driver(session);
-  const int chunk = session.plan.options.chunk;
+  const int chunk = session.plan.alone_chunk;
   BenchResult warm_up = test;
   warm_up.tokens = std::min(test.tokens, test.prefill ? chunk : 8);
   GLINT_TRY(const double ignored, measure(driver, warm_up, chunk));

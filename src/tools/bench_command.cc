@@ -160,7 +160,7 @@ Json report_json(const Session& session, const std::vector<WeightUse>& uses, con
   json.set("isa", session.plan.options.isa);
   json.set("threads", session.plan.options.threads);
   json.set("compute", session.plan.options.compute);
-  json.set("chunk", session.plan.options.chunk);
+  json.set("chunk", session.plan.alone_chunk);
   json.set("weights", uses_json(uses));
   json.set("machine", std::move(rates));
   json.set("results", std::move(results));

@@ -94,8 +94,11 @@ void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
                "precision of the products; f32 is the slow reference path (default bf16)");
   flags.toggle("--deterministic", &options->deterministic,
                "the same bits whatever the chunks and the batch, for a little speed");
-  flags.integer("--chunk,--max-num-batched-tokens", &options->chunk, "N",
-                fmt::format("tokens of one step (default {})", options->chunk), 1, 65536);
+  flags.integer(
+      "--chunk,--max-num-batched-tokens", &options->chunk, "N",
+      fmt::format("most tokens of one step (default: {}, or {} while there is one request)",
+                  kSharedChunk, kAloneChunk),
+      1, 65536);
   declare_fixed(flags, "--mtp", {"off", "auto"},
                 "drafting with the model's MTP layers (default off)");
 }

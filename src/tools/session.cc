@@ -159,7 +159,8 @@ Result<SessionPlan> plan_session(SessionOptions options) {
   options.isa = isa_name(plan.isa);
   options.threads = pick_threads(options.threads, plan.cpus);
   options.context = plan.memory.context;
-  options.chunk = std::max(1, options.chunk);
+  plan.alone_chunk = options.chunk == 0 ? kAloneChunk : options.chunk;
+  if (options.chunk == 0) options.chunk = kSharedChunk;
   plan.options = std::move(options);
   return plan;
 }
@@ -185,6 +186,7 @@ Result<std::unique_ptr<Session>> load_session(
     engine.context = options.context;
     engine.max_sequences = options.max_sequences;
     engine.max_batch_tokens = std::max(options.chunk, options.max_sequences);
+    engine.max_alone_tokens = session->plan.alone_chunk;
     engine.max_queue = options.max_queue;
     engine.prefix_reuse = options.prefix_cache;
     session->engine =

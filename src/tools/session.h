@@ -31,7 +31,7 @@ struct SessionOptions {
   int context = 0;  // 0: min(max_position_embeddings, 32768, what fits memory)
   int max_sequences = 1;
   int max_queue = 256;
-  int chunk = 512;               // tokens of one step
+  int chunk = 0;                 // tokens of one step; 0: kSharedChunk, or kAloneChunk (below)
   std::string compute = "bf16";  // or "f32"
   bool deterministic = false;
   bool prefix_cache = true;
@@ -48,10 +48,15 @@ struct SessionOptions {
 // How these options load a model; without kernels, threads and progress.
 LoadOptions load_options(const SessionOptions& options);
 
+// Tokens of a step that others wait for, and of one that is all there is to do.
+inline constexpr int kSharedChunk = 512;
+inline constexpr int kAloneChunk = 2048;
+
 // Everything checked, nothing loaded.
 struct SessionPlan {
-  SessionOptions options;  // resolved: no zeros, no "auto"
-  LoadOptions load;        // what they mean for the weights, as load_options()
+  SessionOptions options;         // resolved: no zeros, no "auto"
+  int alone_chunk = kAloneChunk;  // tokens of a step that is all there is to do
+  LoadOptions load;               // what they mean for the weights, as load_options()
   std::shared_ptr<const Checkpoint> checkpoint;
   ModelInfo info;
   std::shared_ptr<const TextAssets> text;  // null unless asked for
