@@ -41,6 +41,10 @@ class Failed(Exception):
     """Why there is no figure, in a few words."""
 
 
+class Lost(Failed):
+    """The program ended well, but its figure is not in what it printed."""
+
+
 # ---- engines: the command of a figure, and the tokens per second in what it prints
 
 
@@ -127,10 +131,12 @@ def batched_speed(figure, text):
             row = dict(zip(header, cells))
             if (int(row["TG"]), int(row["B"])) == (figure.tokens, figure.parallel):
                 return float(row["S_TG t/s"])
-    raise Failed("its table has no such row")
+    raise Lost("its table has no such row")
 
 
 # ---- the race
+
+ATTEMPTS = 3  # llama-batched-bench prints from a thread of its own, and sometimes ends before its last line is out
 
 
 def complaint(process):
@@ -141,6 +147,15 @@ def complaint(process):
 
 
 def measure(engine, figure, model, threads, timeout):
+    for attempt in range(ATTEMPTS):
+        try:
+            return measure_once(engine, figure, model, threads, timeout)
+        except Lost:
+            if attempt + 1 == ATTEMPTS:
+                raise
+
+
+def measure_once(engine, figure, model, threads, timeout):
     command = [str(word) for word in engine.command(model, threads, figure)]
     try:
         process = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout, check=False)
@@ -214,7 +229,7 @@ def parse_arguments():
     parser.add_argument("--ik-bench", metavar="PATH", help="ik_llama.cpp's llama-bench")
     parser.add_argument("--llama-batched", metavar="PATH", help="llama-batched-bench (default: beside --llama-bench)")
     parser.add_argument("--ik-batched", metavar="PATH", help="the same of ik_llama.cpp")
-    parser.add_argument("--glint-args", type=shlex.split, default=[], metavar="ARGS", help="more options, in one word")
+    parser.add_argument("--glint-args", type=shlex.split, default=[], metavar="ARGS", help='more options: --glint-args="--weights q8"')
     parser.add_argument("--llama-args", type=shlex.split, default=[], metavar="ARGS")
     parser.add_argument("--llama-batched-args", type=shlex.split, default=[], metavar="ARGS")
     parser.add_argument("--ik-args", type=shlex.split, default=[], metavar="ARGS")

@@ -10,7 +10,7 @@
 
 namespace glint {
 
-// For a weight whose elements in memory are of `type`: "int8 tiles (AMX), VNNI below 8 rows".
+// For a weight whose elements in memory are of `type`: "int8 tiles (AMX), VNNI below 12 rows".
 // kF32, kBf16, kF16 and block types only.
 std::string kernel_name(Isa isa, DType type, Compute compute);
 

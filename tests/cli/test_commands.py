@@ -199,7 +199,7 @@ def test_bench_reports_speed_beside_the_floor(run):
         assert result["of_floor"] > 0 and result["bound_by"] in ("bandwidth", "compute")
     assert report["machine"]["read_bytes_per_s"] > 1e8 and report["peak_memory_bytes"] > 8e6
     assert report["machine"]["int8_peak_flops_per_s"] > 1e7 and report["machine"]["int8_peak"].startswith("int8")
-    assert [use["type"] for use in report["weights"]] == ["BF16", "F32"]
+    assert [use["type"] for use in report["weights"]] == ["BF16"]
 
 
 def test_bench_takes_several_prompts_and_names_the_kernel_of_each_weight_type(run):
@@ -246,7 +246,8 @@ def test_inspect_says_what_each_part_is_stored_as(run):
             ("embedding", "BF16")} <= loaded
     assert weights["loaded_bytes"] < 0.5 * as_is
     experts = next(part for part in weights["parts"] if part["part"] == "experts")
-    assert experts["loaded_bytes"] == experts["parameters"] * 18 // 32
+    # Panels of these small matrices are padded a little.
+    assert 1 <= experts["loaded_bytes"] / (experts["parameters"] * 18 / 32) < 1.02
     weights, _ = parts(run, GGUF, "--mmap", "--repack", "off")
     assert weights["loaded_bytes"] < 0.1 * weights["bytes"]
     text = run("inspect", "demo", "--weights", "q4").stdout

@@ -1,8 +1,11 @@
 // The words for kernels, and that they follow the tables.
 #include "ops/kernel_name.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "kernels/amx/panel.h"
 
 namespace glint {
 namespace {
@@ -19,7 +22,7 @@ TEST(KernelName, float_weights_are_named_by_what_multiplies_them) {
 
 TEST(KernelName, low_bit_weights_meet_int8_or_are_widened) {
   EXPECT_EQ(kernel_name(Isa::kAmx, DType::kQ4_0, Compute::kBf16),
-            "int8 tiles (AMX), VNNI below 8 rows");
+            fmt::format("int8 tiles (AMX), VNNI below {} rows", kFewTileRows));
   EXPECT_EQ(kernel_name(Isa::kAvx2, DType::kIQ2_XXS, Compute::kBf16), "int8 pairs (AVX2)");
   EXPECT_EQ(kernel_name(Isa::kScalar, DType::kQ8_0, Compute::kBf16), "int8 loops (scalar)");
   EXPECT_THAT(kernel_name(Isa::kScalar, DType::kQ6_K, Compute::kF32), HasSubstr("widened"));
