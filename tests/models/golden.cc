@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 
 namespace glint::golden {
@@ -47,13 +48,17 @@ Expected widen(const TensorRef& tensor) {
 
 }  // namespace
 
+std::map<std::string, Expected> read_expected(const std::filesystem::path& file) {
+  std::map<std::string, Expected> tensors;
+  for (const TensorRef& tensor : must(parse_safetensors(must(MappedFile::open(file)))))
+    tensors[tensor.name] = widen(tensor);
+  return tensors;
+}
+
 Case::Case(const std::string& name)
     : folder_(std::filesystem::path(GLINT_TEST_DATA) / "golden" / name) {
   case_ = must(parse_json(must(read_text_file(folder_ / "case.json", 1 << 20))));
-  for (const TensorRef& tensor :
-       must(parse_safetensors(must(MappedFile::open(folder_ / "expected.safetensors"))))) {
-    expected_[tensor.name] = widen(tensor);
-  }
+  expected_ = read_expected(folder_ / "expected.safetensors");
   for (int i = 0; has(fmt::format("prompt{}.ids", i)); ++i) {
     const Expected& ids = expected(fmt::format("prompt{}.ids", i));
     prompts_.emplace_back(ids.values.begin(), ids.values.end());
@@ -73,14 +78,18 @@ const Expected& Case::expected(const std::string& name) const {
   return expected_.at(name);
 }
 
-Runner::Runner(const std::filesystem::path& folder, const Options& options)
+Runner::Runner(const std::filesystem::path& path, const Options& options)
     : pool_(options.threads), exec_{kernel_table(options.isa), pool_, workspace_} {
   LoadOptions load;
   load.compute = options.compute;
   load.latent_form = options.form;
   load.placement = options.placement;
+  load.quant = options.quant;
+  load.repack = options.repack;
+  load.packed_cache = options.packed_cache;
+  load.kernels = &exec_.kernels;
   load.pool = &pool_;
-  model_ = must(load_model(must(Checkpoint::open(folder)), load));
+  model_ = must(load_model(must(Checkpoint::open(path)), load));
   cache_ = std::make_unique<Cache>(model_->cache_spec(), 64, true);
 }
 
@@ -171,6 +180,24 @@ std::vector<Isa> tested_isas() {
   return isas;
 }
 
+std::vector<bool> same_experts(const States& a, const States& b, std::size_t rows) {
+  std::vector<bool> same(rows, true);
+  for (const auto& [name, ids] : a) {
+    if (!name.ends_with("router_ids")) continue;
+    const std::size_t k = ids.size() / rows;
+    for (std::size_t row = 0; row < rows; ++row) {
+      const auto at = static_cast<std::ptrdiff_t>(row * k);
+      const auto end = at + static_cast<std::ptrdiff_t>(k);
+      std::vector<float> mine(ids.begin() + at, ids.begin() + end);
+      std::vector<float> theirs(b.at(name).begin() + at, b.at(name).begin() + end);
+      std::sort(mine.begin(), mine.end());
+      std::sort(theirs.begin(), theirs.end());
+      same[row] = same[row] && mine == theirs;
+    }
+  }
+  return same;
+}
+
 double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double worst = 0;
@@ -181,7 +208,9 @@ double max_difference(const std::vector<float>& a, const std::vector<float>& b) 
   return worst;
 }
 
-double mean_kl(const std::vector<float>& reference, const std::vector<float>& other, int vocab) {
+std::vector<double> kl_of_rows(const std::vector<float>& reference, const std::vector<float>& other,
+                               int vocab) {
+  EXPECT_EQ(reference.size(), other.size());
   const std::size_t v = static_cast<std::size_t>(vocab), rows = reference.size() / v;
   const auto log_sum = [&](const float* x) {
     const double top = *std::max_element(x, x + v);
@@ -189,14 +218,20 @@ double mean_kl(const std::vector<float>& reference, const std::vector<float>& ot
     for (std::size_t i = 0; i < v; ++i) sum += std::exp(x[i] - top);
     return top + std::log(sum);
   };
-  double total = 0;
+  std::vector<double> divergence(rows, 0.0);
   for (std::size_t r = 0; r < rows; ++r) {
     const float* p = reference.data() + r * v;
     const float* q = other.data() + r * v;
     const double lp = log_sum(p), lq = log_sum(q);
-    for (std::size_t i = 0; i < v; ++i) total += std::exp(p[i] - lp) * ((p[i] - lp) - (q[i] - lq));
+    for (std::size_t i = 0; i < v; ++i)
+      divergence[r] += std::exp(p[i] - lp) * ((p[i] - lp) - (q[i] - lq));
   }
-  return total / static_cast<double>(rows);
+  return divergence;
+}
+
+double mean_kl(const std::vector<float>& reference, const std::vector<float>& other, int vocab) {
+  const std::vector<double> rows = kl_of_rows(reference, other, vocab);
+  return std::accumulate(rows.begin(), rows.end(), 0.0) / static_cast<double>(rows.size());
 }
 
 }  // namespace glint::golden

@@ -24,6 +24,8 @@ struct Expected {
   std::vector<std::int64_t> shape;
   std::vector<float> values;
 };
+// All tensors of a safetensors file. Aborts with a message when it cannot be read.
+std::map<std::string, Expected> read_expected(const std::filesystem::path& file);
 
 class Case {
  public:
@@ -56,8 +58,12 @@ class Runner {
     Compute compute = Compute::kF32;
     LatentForm form = LatentForm::kByCost;
     WeightPlacement placement = WeightPlacement::kResident;
+    WeightQuant quant = WeightQuant::kAsIs;
+    bool repack = true;
+    std::filesystem::path packed_cache = {};
   };
-  Runner(const std::filesystem::path& folder, const Options& options);
+  // `path` is what Checkpoint::open takes.
+  Runner(const std::filesystem::path& path, const Options& options);
 
   // Logits of every position [tokens, vocab], `chunk` tokens a step (0: all at once), from an empty
   // cache or with what the prefix tree holds (the positions that were reused are then missing at
@@ -85,9 +91,16 @@ class Runner {
 // minutes here; tests/kernels runs them there too.
 std::vector<Isa> tested_isas();
 
+using States = std::map<std::string, std::vector<float>>;
+// Which of the `rows` positions choose the same experts in both runs, in every layer.
+std::vector<bool> same_experts(const States& a, const States& b, std::size_t rows);
+
 // Largest absolute difference.
 double max_difference(const std::vector<float>& a, const std::vector<float>& b);
-// Mean over rows of KL(softmax(reference) || softmax(other)).
+// KL(softmax(reference) || softmax(other)) of each row.
+std::vector<double> kl_of_rows(const std::vector<float>& reference, const std::vector<float>& other,
+                               int vocab);
+// Their mean.
 double mean_kl(const std::vector<float>& reference, const std::vector<float>& other, int vocab);
 
 }  // namespace glint::golden
