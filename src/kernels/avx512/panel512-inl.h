@@ -205,6 +205,37 @@ struct VnniPanel {
   static constexpr int kVectorsPerGroup = kFormat.group / 4;
   static constexpr std::size_t kAhead = 4096;  // bytes of codes fetched before they are needed
 
+  // Fetches what is read a little later: the rest of this panel, then the start of the next one and
+  // of its scales, wherever it lies. The processor foresees neither.
+  class Ahead {
+   public:
+    explicit Ahead(const PanelArgs& a)
+        : at_(a.panel + kAhead),
+          end_(a.panel + kFormat.panel_bytes(static_cast<std::size_t>(a.k))),
+          next_(a.next),
+          scales_(kFormat.d_at(static_cast<std::size_t>(a.k))) {}
+    [[gnu::always_inline]] void ask() {
+      if (at_ >= end_ && next_ != nullptr) {
+        at_ = next_ + (at_ - end_);
+        end_ = next_ + kAhead + kFormat.step_bytes();
+        for (int line = 0; line < 4; ++line) prefetch(next_ + scales_ + 64 * line);
+        next_ = nullptr;
+      }
+      GLINT_UNROLL
+      for (int line = 0; line < kFormat.code_bits; ++line) prefetch(at_ + 64 * line);
+      at_ += kFormat.step_bytes();
+    }
+
+   private:
+    static void prefetch(const std::byte* at) {
+      _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
+    }
+    const std::byte* at_;
+    const std::byte* end_;
+    const std::byte* next_;
+    std::size_t scales_;
+  };
+
   // Adds the groups of step `step` of the block to `part`; rows from lane `first` on.
   template <int R>
   [[gnu::always_inline]] static void add_step(const std::byte* codes,
@@ -250,18 +281,14 @@ struct VnniPanel {
       GLINT_UNROLL
       for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
       const std::byte* codes = a.panel;
+      Ahead ahead(a);
       int left = a.k / kPanelStep;
       for (int group = 0; left > 0; left -= kSteps, group += kSteps * kGroupsPerStep, ++x) {
         __m512 part[R];
         GLINT_UNROLL
         for (int r = 0; r < R; ++r) part[r] = _mm512_setzero_ps();
         for (int step = 0; step < kSteps && step < left; ++step, codes += kFormat.step_bytes()) {
-          if (row == 0) {  // the first rows to pass bring the codes in
-            GLINT_UNROLL
-            for (int line = 0; line < kFormat.code_bits; ++line) {
-              _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead + 64 * line), _MM_HINT_T0);
-            }
-          }
+          if (row == 0) ahead.ask();  // the first rows to pass bring the codes in
           add_step<R>(codes, scales, group, *x, first, step, part);
         }
         GLINT_UNROLL
