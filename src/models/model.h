@@ -97,6 +97,8 @@ struct LoadOptions {
   bool repack = true;
   // Spreads the memory of weights over the nodes of a NUMA machine, page by page.
   bool interleave = false;
+  // A folder that keeps packed weights for the next start (models/packed_cache.h); empty: none is.
+  std::filesystem::path packed_cache = {};
   const KernelTable* kernels = nullptr;  // packs faster than the portable code when given
   ThreadPool* pool = nullptr;            // copies in parallel when given
   // Gets the bytes loaded so far; may be empty.

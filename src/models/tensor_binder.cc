@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
 #include "base/numa.h"
+#include "checkpoint/gguf.h"
 #include "tensor/ggml_blocks.h"
 #include "tensor/panel.h"
 
@@ -34,6 +36,11 @@ void widen(DType dtype, const std::byte* bytes, std::size_t count, float* out) {
 constexpr std::size_t kArenaBytes = std::size_t{256} << 20;
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // of destination, for one task
 
+// Raise it whenever a job would write other bytes than before: packed weights that were kept on
+// disk are then made anew.
+constexpr std::uint64_t kPackedVersion = 1;
+constexpr std::size_t kSampleBytes = 4096;  // of a matrix in its file, three times
+
 std::size_t type_index(DType type) {
   return static_cast<std::size_t>(type) - static_cast<std::size_t>(kFirstBlockType);
 }
@@ -52,6 +59,7 @@ struct TensorBinder::Job {
   QuantFormat format;  // of the destination
   DType type;
   std::byte* to;
+  std::size_t chunk, chunk_offset;  // where that is
 
   std::size_t source_row_bytes() const { return row_bytes_of(tensor->dtype, cols); }
   // Rows that belong together in the destination.
@@ -61,6 +69,28 @@ struct TensorBinder::Job {
                                           : row_bytes_of(type, cols);
   }
   std::size_t units() const { return (rows + unit_rows() - 1) / unit_rows(); }
+
+  std::span<const std::byte> source() const {
+    return tensor->bytes.subspan(offset, rows * source_row_bytes());
+  }
+
+  // Of what decides the bytes that run() writes, and where; the source is sampled.
+  PackedKey key() const {
+    PackedKeyBuilder builder;
+    builder.add(tensor->name);
+    builder.add(static_cast<std::uint64_t>(tensor->dtype));
+    for (const std::int64_t dim : tensor->shape) builder.add(static_cast<std::uint64_t>(dim));
+    for (const std::size_t number : {offset, rows, cols, chunk, chunk_offset, unit_bytes()})
+      builder.add(number);
+    builder.add(static_cast<std::uint64_t>(format));
+    builder.add(static_cast<std::uint64_t>(type));
+    const std::span<const std::byte> bytes = source();
+    const std::size_t sample = std::min(kSampleBytes, bytes.size());
+    for (const std::size_t at :
+         {std::size_t{0}, (bytes.size() - sample) / 2, bytes.size() - sample})
+      builder.add(bytes.subspan(at, sample));
+    return builder.key();
+  }
 
   // Copies or packs units [first, last).
   void run(std::size_t first, std::size_t last, const KernelTable* table) const {
@@ -155,17 +185,18 @@ const TensorRef* TensorBinder::take(const std::string& name,
 
 std::byte* TensorBinder::allocate(std::size_t nbytes, std::shared_ptr<const void>& owner) {
   const std::size_t rounded = (nbytes + 63) / 64 * 64;
-  if (arena_ == nullptr || arena_->size() - arena_used_ < rounded) {
-    arena_ = std::make_shared<AlignedBuffer>(std::max(rounded, kArenaBytes));
-    arena_used_ = 0;
+  if (chunks_.empty() || chunks_.back().buffer->size() - chunks_.back().used < rounded) {
+    AlignedBuffer buffer(std::max(rounded, kArenaBytes));
     if (options_.interleave) {
-      const Status spread = interleave_memory(arena_->data(), arena_->size());
+      const Status spread = interleave_memory(buffer.data(), buffer.size());
       if (!spread) log_warn(spread.error().message);
     }
+    chunks_.push_back({std::make_shared<AlignedBuffer>(std::move(buffer)), 0});
   }
-  owner = arena_;
-  std::byte* at = arena_->data() + arena_used_;
-  arena_used_ += rounded;
+  PackedChunk& chunk = chunks_.back();
+  owner = chunk.buffer;
+  std::byte* at = chunk.buffer->data() + chunk.used;
+  chunk.used += rounded;
   return at;
 }
 
@@ -181,7 +212,9 @@ Weight TensorBinder::place(const TensorRef& tensor, std::size_t offset, std::siz
   }
   std::shared_ptr<const void> owner;
   std::byte* to = allocate(Weight::bytes_of(format, type, rows, cols), owner);
-  jobs_.push_back({&tensor, offset, rows, cols, format, type, to});
+  const auto chunk_offset = static_cast<std::size_t>(to - chunks_.back().buffer->data());
+  jobs_.push_back(
+      {&tensor, offset, rows, cols, format, type, to, chunks_.size() - 1, chunk_offset});
   return Weight::borrow(format, type, rows, cols, to, std::move(owner));
 }
 
@@ -209,6 +242,68 @@ std::vector<Weight> TensorBinder::head_matrices(const std::string& name,
 }
 
 void TensorBinder::load() {
+  const std::optional<PackedCache> cache = packed_cache();
+  if (cache && cache->fill(chunks_, options_)) {
+    if (options_.progress) options_.progress(source_bytes(), source_bytes());
+  } else {
+    run_jobs();
+    if (cache) cache->save(chunks_);
+  }
+  jobs_.clear();
+}
+
+std::uint64_t TensorBinder::source_bytes() const {
+  std::uint64_t total = 0;
+  for (const Job& job : jobs_) total += job.source().size();
+  return total;
+}
+
+// None where nothing is packed: a copy of copies saves no time.
+std::optional<PackedCache> TensorBinder::packed_cache() const {
+  const bool packs = std::any_of(jobs_.begin(), jobs_.end(),
+                                 [](const Job& job) { return job.format == QuantFormat::kPanels; });
+  if (options_.packed_cache.empty() || !packs) return std::nullopt;
+  std::filesystem::path name;
+  if (checkpoint_.gguf() != nullptr) {
+    name = checkpoint_.gguf()->path().stem();
+  } else {
+    std::error_code ignored;  // then there is no name, which is fine too
+    name = std::filesystem::canonical(checkpoint_.folder(), ignored).filename();
+  }
+  return PackedCache(options_.packed_cache, name.string(), packed_key());
+}
+
+// The whole source would take as long to read as to pack: its files' sizes and times, and samples
+// of every matrix, stand for it.
+PackedKey TensorBinder::packed_key() const {
+  PackedKeyBuilder builder;
+  builder.add(kPackedVersion);
+  std::set<const MappedFile*> files;
+  for (const Job& job : jobs_) {
+    const MappedFile* file = job.tensor->file.get();
+    if (!files.insert(file).second) continue;
+    std::error_code ignored;
+    const auto time = std::filesystem::last_write_time(file->path(), ignored).time_since_epoch();
+    builder.add(file->bytes().size());
+    builder.add(static_cast<std::uint64_t>(time.count()));
+  }
+  std::vector<PackedKey> keys(jobs_.size());
+  const auto task = [&](std::size_t i, int) {
+    keys[i] = jobs_[i].key();
+    const std::span<const std::byte> bytes = jobs_[i].source();
+    const MappedFile& file = *jobs_[i].tensor->file;
+    file.release(static_cast<std::size_t>(bytes.data() - file.bytes().data()), bytes.size());
+  };
+  if (options_.pool != nullptr) {
+    options_.pool->run(keys.size(), task);
+  } else {
+    for (std::size_t i = 0; i < keys.size(); ++i) task(i, 0);
+  }
+  for (const PackedKey& key : keys) builder.add(key);
+  return builder.key();
+}
+
+void TensorBinder::run_jobs() {
   struct Piece {
     const Job* job;
     std::size_t first, last;  // units
@@ -218,9 +313,8 @@ void TensorBinder::load() {
     }
   };
   std::vector<Piece> pieces;
-  std::uint64_t total = 0;
+  const std::uint64_t total = source_bytes();
   for (const Job& job : jobs_) {
-    total += job.rows * job.source_row_bytes();
     const std::size_t step = std::max<std::size_t>(1, kPieceBytes / job.unit_bytes());
     for (std::size_t unit = 0; unit < job.units(); unit += step)
       pieces.push_back({&job, unit, std::min(job.units(), unit + step)});
@@ -251,7 +345,6 @@ void TensorBinder::load() {
     if (options_.progress) options_.progress(done, total);
   }
   if (pieces.empty() && options_.progress) options_.progress(1, 1);
-  jobs_.clear();
 }
 
 std::vector<float> TensorBinder::vector(const std::string& name, int n) {

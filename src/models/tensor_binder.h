@@ -6,6 +6,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "base/aligned.h"
 #include "checkpoint/checkpoint.h"
 #include "models/model.h"
+#include "models/packed_cache.h"
 #include "models/weight_form.h"
 #include "tensor/weight.h"
 
@@ -48,7 +50,8 @@ class TensorBinder {
 
   // kCorrupt or kUnsupported listing every missing, misshapen, unsupported or unused tensor.
   Status finish() const;
-  // Copies, packs and quantises what matrix() promised. Call it once, after finish() said yes.
+  // Copies, packs and quantises what matrix() promised, or takes it from options.packed_cache. Call
+  // it once, after finish() said yes.
   // Progress gets bytes done and bytes in all, from the calling thread.
   void load();
 
@@ -60,12 +63,15 @@ class TensorBinder {
   Weight place(const TensorRef& tensor, std::size_t offset, std::size_t rows, std::size_t cols,
                MatrixUse use);
   std::byte* allocate(std::size_t nbytes, std::shared_ptr<const void>& owner);
+  std::uint64_t source_bytes() const;
+  void run_jobs();
+  std::optional<PackedCache> packed_cache() const;
+  PackedKey packed_key() const;
 
   const Checkpoint& checkpoint_;
   LoadOptions options_;
   std::vector<Job> jobs_;
-  std::shared_ptr<AlignedBuffer> arena_;  // the chunk that the next matrices go to
-  std::size_t arena_used_ = 0;
+  std::vector<PackedChunk> chunks_;  // the next matrices go to the last
   std::set<std::string, std::less<>> used_;
   std::vector<std::string> problems_;
   bool unsupported_ = false;

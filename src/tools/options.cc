@@ -84,6 +84,9 @@ void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
   flags.choice("--numa", &options->numa, {"none", "interleave"},
                "interleave: memory of the weights is spread over the machine's NUMA nodes "
                "(default none)");
+  flags.text("--weights-cache", &options->weights_cache, "DIR",
+             "keep packed and quantised weights in this folder, so that the next start need not "
+             "make them again (default: they are not kept)");
   flags.group("Computation");
   flags.integer("-t,--threads", &options->threads, "N",
                 "threads (default: one per physical core that this process may use)", 1, 4096);

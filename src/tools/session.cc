@@ -130,6 +130,7 @@ LoadOptions load_options(const SessionOptions& options) {
   if (options.weights == "q4") load.quant = WeightQuant::kQ4;
   load.repack = options.repack != "off";
   load.interleave = options.numa == "interleave";
+  load.packed_cache = options.weights_cache;
   return load;
 }
 

@@ -39,6 +39,7 @@ struct SessionOptions {
   std::string weights = "as-is";   // or "q8", "q4"
   std::string repack = "auto";     // or "off"
   std::string numa = "none";       // or "interleave"
+  std::string weights_cache;       // a folder for packed weights; empty: they are not kept
   std::uint64_t memory_limit = 0;  // bytes; 0: what is available
   std::string chat_template;       // a file that replaces the checkpoint's; empty: none
   bool text = true;                // false: no tokenizer or template is read
