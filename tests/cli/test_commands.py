@@ -260,3 +260,15 @@ def test_numa_interleave_works_or_is_refused_by_name(run):
         assert done.stdout == "17 + 25 = 42\n"
     else:
         assert done.returncode == 2 and "--numa interleave: memory cannot be spread" in done.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--mmap"]])
+def test_packed_weights_are_kept_for_the_next_start(run, tmp_path, more):
+    folder = tmp_path / "packed"
+    arguments = ["run", "-p", "What is 17 + 25?", "--weights", "q8", "--temp", 0, "--weights-cache", folder,
+                 "--log-level", "info", *more]
+    first = run(*arguments)
+    assert first.stdout == "17 + 25 = 42\n" and "packed weights are kept in" in first.stderr
+    again = run(*arguments)
+    assert again.stdout == first.stdout and "packed weights come from" in again.stderr
+    assert [file.suffix for file in folder.iterdir()] == [".packed"]
