@@ -25,7 +25,7 @@ typename V::Reg load_up_to(const float* p, int n) {
   return V::load_first(p, n < V::kLanes ? n : V::kLanes);
 }
 
-// int8 with a scale each kInt8Block values (int8_rows.h).
+// int8 with a scale each kInt8Group values (int8_rows.h).
 template <typename V>
 struct Int8Rows {
   using Reg = typename V::Reg;
@@ -36,28 +36,29 @@ struct Int8Rows {
   static void pack_block(const float* x, int count, int block, int k, void* packed, int row) {
     Int8Chunk& chunk = int8_chunk(packed, k, row, block);
     const int lane = row % kInt8Rows;
-    alignas(64) float values[kBlock];
-    const float largest = load_block(x, count, values);
-    const bool none = largest < kInt8Smallest;
-    round_block(none ? 0.0f : 127.0f / largest, values);
-    chunk.scale[lane] = none ? 0.0f : largest / 127.0f;
-    std::int8_t codes[kBlock];
-    for (int i = 0; i < kBlock; ++i) codes[i] = static_cast<std::int8_t>(values[i]);
-    std::memcpy(chunk.q[lane], codes, kBlock);
-    for (int i = 0; i < kBlock / 16; ++i) {
-      std::int32_t sum = 0;
-      for (int j = 0; j < 16; ++j) sum += codes[16 * i + j];
-      chunk.sum16[i][lane] = sum;
+    for (int g = 0; g < kBlock / kInt8Group; ++g) {
+      const int first = g * kInt8Group;
+      alignas(64) float values[kInt8Group];
+      const float largest = load_group(x + first, count - first, values);
+      const bool none = largest < kInt8Smallest;
+      round_group(none ? 0.0f : 127.0f / largest, values);
+      chunk.scale[g][lane] = none ? 0.0f : largest / 127.0f;
+      std::int8_t codes[kInt8Group];
+      for (int i = 0; i < kInt8Group; ++i) codes[i] = static_cast<std::int8_t>(values[i]);
+      std::memcpy(chunk.q[lane] + first, codes, kInt8Group);
+      std::int32_t sums[2] = {};
+      for (int i = 0; i < kInt8Group; ++i) sums[i / 16] += codes[i];
+      chunk.sum16[2 * g][lane] = sums[0];
+      chunk.sum16[2 * g + 1][lane] = sums[1];
+      chunk.sum32[g][lane] = sums[0] + sums[1];
     }
-    for (int i = 0; i < kBlock / 32; ++i)
-      chunk.sum32[i][lane] = chunk.sum16[2 * i][lane] + chunk.sum16[2 * i + 1][lane];
   }
 
-  // Copies a block, padded with zeros, and returns its largest magnitude. NaN is passed over: the
+  // Copies a group, padded with zeros, and returns its largest magnitude. NaN is passed over: the
   // second operand of max wins.
-  static float load_block(const float* x, int count, float* values) {
+  static float load_group(const float* x, int count, float* values) {
     Reg largest = V::zero();
-    for (int i = 0; i < kBlock; i += V::kLanes) {
+    for (int i = 0; i < kInt8Group; i += V::kLanes) {
       const Reg v = load_up_to<V>(x + i, count - i);
       V::store(values + i, v);
       largest = V::max(V::max(v, V::sub(V::zero(), v)), largest);
@@ -65,8 +66,8 @@ struct Int8Rows {
     return max_of<V>(largest);
   }
 
-  static void round_block(float factor, float* values) {
-    for (int i = 0; i < kBlock; i += V::kLanes) {
+  static void round_group(float factor, float* values) {
+    for (int i = 0; i < kInt8Group; i += V::kLanes) {
       const Reg rounded = V::round(V::mul(V::load(values + i), V::set1(factor)));
       V::store(values + i, V::min(V::max(rounded, V::set1(-127.0f)), V::set1(127.0f)));
     }

@@ -95,12 +95,12 @@ struct Int8Values {
     for (int block = 0; block < int8_blocks(k); ++block) {
       const Int8Chunk& chunk = int8_chunk(packed, k, row, block);
       q.insert(q.end(), std::begin(chunk.q[lane]), std::end(chunk.q[lane]));
-      scales.push_back(chunk.scale[lane]);
+      for (const auto& scale : chunk.scale) scales.push_back(scale[lane]);
       for (const auto& sums : chunk.sum32) sums32.push_back(sums[lane]);
       for (const auto& sums : chunk.sum16) sums16.push_back(sums[lane]);
     }
   }
-  float value(std::size_t i) const { return static_cast<float>(q[i]) * scales[i / kInt8Block]; }
+  float value(std::size_t i) const { return static_cast<float>(q[i]) * scales[i / kInt8Group]; }
   bool operator==(const Int8Values&) const = default;
 };
 
@@ -449,7 +449,7 @@ TEST_P(PanelTest, int8_activations_are_rounded_to_nearest_even_with_sums_and_zer
     for (std::size_t i = 0; i < std::min(std::size(marks), x.size()); ++i)
       EXPECT_EQ(row.q[i], want[i]) << k << ", " << i;
     for (std::size_t i = 0; i < x.size(); ++i)
-      ASSERT_NEAR(row.value(i), x[i], 0.5001f * row.scales[i / kInt8Block]) << k << ", " << i;
+      ASSERT_NEAR(row.value(i), x[i], 0.5001f * row.scales[i / kInt8Group]) << k << ", " << i;
     expect_sums_and_padding(row, k);
   }
 }
@@ -522,7 +522,7 @@ void unpack(const Way& way, const std::byte* z, int n, int row, std::vector<floa
   errors.resize(size(n));
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = packed.value(i);
-    errors[i] = 0.501f * packed.scales[i / kInt8Block];
+    errors[i] = 0.501f * packed.scales[i / kInt8Group];
   }
 }
 

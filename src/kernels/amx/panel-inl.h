@@ -116,6 +116,7 @@ struct TilePanel {
     const float* factors;
     const float* minima;
     const std::int32_t* sums;
+    const float* row_scales;  // of the columns that group 0 belongs to
   };
 
   // Starts the product of group I of a unit in tile I.
@@ -141,22 +142,35 @@ struct TilePanel {
       multiply<I>(t.x, t.w);
     }
   }
+  // Where I is the last of the groups that share a scale of x: scales their results and adds them
+  // to the totals.
   template <int I>
-  [[gnu::always_inline]] static void scale(const Turn& t, __m512 (&part)[kTileRows]) {
-    const __m512 factor = _mm512_load_ps(t.factors + I * kPanelRows);
-    const std::byte* result = t.ready + size(I) * kTileBytes;
+  [[gnu::always_inline]] static void scale(const Turn& t, __m512 (&total)[kTileRows]) {
+    constexpr int kShare = kInt8Group / kGroup;
+    if constexpr ((I + 1) % kShare != 0) return;
+    constexpr int kFirst = I / kShare * kShare;
+    const float* row_scales = t.row_scales + I / kShare * kTileRows;
+    __m512 factor[kShare], minimum[kShare];
+    GLINT_UNROLL
+    for (int g = 0; g < kShare; ++g) {
+      factor[g] = _mm512_load_ps(t.factors + (kFirst + g) * kPanelRows);
+      if constexpr (kFormat.has_min)
+        minimum[g] = _mm512_load_ps(t.minima + (kFirst + g) * kPanelRows);
+    }
     GLINT_UNROLL
     for (int r = 0; r < kTileRows; ++r) {
-      part[r] =
-          _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(result + 64 * r)), factor, part[r]);
-    }
-    if constexpr (kFormat.has_min) {
-      const __m512 minimum = _mm512_load_ps(t.minima + I * kPanelRows);
+      __m512 part = _mm512_setzero_ps();
       GLINT_UNROLL
-      for (int r = 0; r < kTileRows; ++r) {
-        const __m512i sum = _mm512_set1_epi32(t.sums[I * kTileRows + r]);
-        part[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), minimum, part[r]);
+      for (int g = 0; g < kShare; ++g) {
+        const std::byte* result = t.ready + size(kFirst + g) * kTileBytes + 64 * r;
+        const __m512 whole = _mm512_cvtepi32_ps(_mm512_load_si512(result));
+        part = g == 0 ? _mm512_mul_ps(whole, factor[g]) : _mm512_fmadd_ps(whole, factor[g], part);
+        if constexpr (kFormat.has_min) {
+          const __m512i sum = _mm512_set1_epi32(t.sums[(kFirst + g) * kTileRows + r]);
+          part = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), minimum[g], part);
+        }
       }
+      total[r] = _mm512_fmadd_ps(part, _mm512_set1_ps(row_scales[r]), total[r]);
     }
   }
 
@@ -186,6 +200,7 @@ struct TilePanel {
     t.minima = p.scratch.mins + first;
     const Int8Chunk& x = p.chunk(scaled);
     t.sums = (kGroup == 32 ? x.sum32[0] : x.sum16[0]) + scaled.part * kUnitGroups * kTileRows;
+    t.row_scales = x.scale[scaled.part * kUnitGroups * kGroup / kInt8Group];
     return t;
   }
 
@@ -220,33 +235,29 @@ struct TilePanel {
       move<3>(t);
     }
     for (int i = 2; i < p.turns + 2; i += kBlockUnits) {
-      __m512 part[kTileRows];
-      GLINT_UNROLL
-      for (int r = 0; r < kTileRows; ++r) part[r] = _mm512_setzero_ps();
-      const Int8Chunk& x = p.chunk(scaled);
       float* out = a.out + scaled.row_tile * kTileRows * kPanelRows;
       const bool first = scaled.block == 0;
+      __m512 total[kTileRows];
+      GLINT_UNROLL
+      for (int r = 0; r < kTileRows; ++r)
+        total[r] = first ? _mm512_setzero_ps() : _mm512_load_ps(out + r * kPanelRows);
       GLINT_UNROLL
       for (int u = 0; u < kBlockUnits; ++u) {
         const Turn t = turn(p, i + u, multiplied, scaled);
         ahead.ask();
         move<0>(t);
-        scale<0>(t, part);
+        scale<0>(t, total);
         move<1>(t);
-        scale<1>(t, part);
+        scale<1>(t, total);
         move<2>(t);
-        scale<2>(t, part);
+        scale<2>(t, total);
         move<3>(t);
-        scale<3>(t, part);
+        scale<3>(t, total);
         multiplied.advance(p.row_tiles);
         scaled.advance(p.row_tiles);
       }
       GLINT_UNROLL
-      for (int r = 0; r < kTileRows; ++r) {
-        const __m512 before = first ? _mm512_setzero_ps() : _mm512_load_ps(out + r * kPanelRows);
-        _mm512_store_ps(out + r * kPanelRows,
-                        _mm512_fmadd_ps(part[r], _mm512_set1_ps(x.scale[r]), before));
-      }
+      for (int r = 0; r < kTileRows; ++r) _mm512_store_ps(out + r * kPanelRows, total[r]);
     }
   }
 

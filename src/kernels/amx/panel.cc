@@ -49,7 +49,7 @@ GLINT_TARGET_END
 namespace glint {
 
 void fill_amx_panels(KernelTable& table) {
-  table.int8 = PanelMatmul<Vec512, Int8Rows<Vec512>, tile_panel_scratch>::kernels();
+  table.int8 = PanelMatmul<Vec512, Int8Rows512, tile_panel_scratch>::kernels();
   fill_products(table, std::make_index_sequence<kNumBlockTypes>());
 }
 

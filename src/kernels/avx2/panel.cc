@@ -85,11 +85,16 @@ template <Int8Kind kKind, int R, typename Block>
 template <Int8Kind kKind, int R, typename Block>
 [[gnu::always_inline]] inline void multiply_block(const Block& w, const Int8Rows256& x, int steps,
                                                   float* out) {
+  static_assert(kPanelStep == kInt8Group);
   constexpr int kGroupsPerStep = kKind.groups_per_step();
-  __m256 part[R][2];
+  __m256 total[R][2];
   GLINT_UNROLL
-  for (int r = 0; r < R; ++r) part[r][0] = part[r][1] = _mm256_setzero_ps();
+  for (int r = 0; r < R; ++r) {
+    total[r][0] = _mm256_load_ps(out + r * kPanelRows);
+    total[r][1] = _mm256_load_ps(out + r * kPanelRows + 8);
+  }
   for (int step = 0; step < steps; ++step) {
+    __m256 part[R][2];
     GLINT_UNROLL
     for (int g = 0; g < kGroupsPerStep; ++g) {
       const int group = step * kGroupsPerStep + g;
@@ -103,8 +108,8 @@ template <Int8Kind kKind, int R, typename Block>
           __m256i whole = sums[r][half];
           if constexpr (kKind.zero != 0)
             whole = _mm256_sub_epi32(whole, _mm256_set1_epi32(kKind.zero * sum));
-          part[r][half] =
-              _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), w.scale(group, half), part[r][half]);
+          const __m256 before = g == 0 ? _mm256_setzero_ps() : part[r][half];
+          part[r][half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), w.scale(group, half), before);
           if constexpr (kKind.has_min) {
             part[r][half] = _mm256_fmadd_ps(_mm256_set1_ps(static_cast<float>(sum)),
                                             w.minimum(group, half), part[r][half]);
@@ -112,15 +117,18 @@ template <Int8Kind kKind, int R, typename Block>
         }
       }
     }
+    GLINT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const __m256 scale = _mm256_set1_ps(x.chunk.scale[step][x.first + r]);
+      GLINT_UNROLL
+      for (int half = 0; half < 2; ++half)
+        total[r][half] = _mm256_fmadd_ps(part[r][half], scale, total[r][half]);
+    }
   }
   GLINT_UNROLL
   for (int r = 0; r < R; ++r) {
-    const __m256 scale = _mm256_set1_ps(x.chunk.scale[x.first + r]);
-    GLINT_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      float* total = out + r * kPanelRows + half * 8;
-      _mm256_store_ps(total, _mm256_fmadd_ps(part[r][half], scale, _mm256_load_ps(total)));
-    }
+    _mm256_store_ps(out + r * kPanelRows, total[r][0]);
+    _mm256_store_ps(out + r * kPanelRows + 8, total[r][1]);
   }
 }
 

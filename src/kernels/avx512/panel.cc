@@ -46,7 +46,7 @@ void fill_products(KernelTable& table, std::index_sequence<kIndex...>) {
 }
 
 void fill(KernelTable& table) {
-  table.int8 = PanelMatmul<Vec512, Int8Rows<Vec512>, no_scratch>::kernels();
+  table.int8 = PanelMatmul<Vec512, Int8Rows512, no_scratch>::kernels();
   table.panel_f32 = PanelMatmul<Vec512, F32Rows<Vec512>, no_scratch>::kernels();
   fill_products(table, std::make_index_sequence<kNumBlockTypes>());
 }

@@ -190,6 +190,45 @@ class Scales512 {
   const std::byte* mins_;
 };
 
+// Int8Rows (panel-inl.h), sixteen values at a time, with the same results.
+struct Int8Rows512 {
+  static constexpr int kBlock = kInt8Block;
+
+  static std::size_t packed_bytes(int rows, int k) { return int8_rows_bytes(rows, k); }
+
+  static void pack_block(const float* x, int count, int block, int k, void* packed, int row) {
+    Int8Chunk& chunk = int8_chunk(packed, k, row, block);
+    const int lane = row % kInt8Rows;
+    for (int g = 0; g < kBlock / kInt8Group; ++g) {
+      __m512 v[2];
+      __m512 largest = _mm512_setzero_ps();
+      GLINT_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const int first = g * kInt8Group + 16 * h;
+        const int left = count - first;
+        v[h] = left <= 0 ? Vec512::zero() : Vec512::load_first(x + first, left < 16 ? left : 16);
+        largest = _mm512_max_ps(_mm512_abs_ps(v[h]), largest);  // NaN is passed over
+      }
+      const float most = _mm512_reduce_max_ps(largest);
+      const bool none = most < kInt8Smallest;
+      const __m512 factor = _mm512_set1_ps(none ? 0.0f : 127.0f / most);
+      chunk.scale[g][lane] = none ? 0.0f : most / 127.0f;
+      std::int32_t sums[2];
+      GLINT_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const __m512 rounded = Vec512::round(_mm512_mul_ps(v[h], factor));
+        const __m512i q = _mm512_cvtps_epi32(
+            _mm512_min_ps(_mm512_max_ps(rounded, _mm512_set1_ps(-127.0f)), _mm512_set1_ps(127.0f)));
+        _mm_store_si128(reinterpret_cast<__m128i*>(chunk.q[lane] + g * kInt8Group + 16 * h),
+                        _mm512_cvtsepi32_epi8(q));
+        sums[h] = _mm512_reduce_add_epi32(q);
+        chunk.sum16[2 * g + h][lane] = sums[h];
+      }
+      chunk.sum32[g][lane] = sums[0] + sums[1];
+    }
+  }
+};
+
 [[gnu::always_inline]] inline __m512i broadcast_dword(const void* at) {
   std::int32_t value;
   std::memcpy(&value, at, sizeof value);
@@ -236,14 +275,17 @@ struct VnniPanel {
     std::size_t scales_;
   };
 
-  // Adds the groups of step `step` of the block to `part`; rows from lane `first` on.
+  // Adds step `step` of the block, whose columns share a scale of x, to `total`; rows from lane
+  // `first` on.
   template <int R>
   [[gnu::always_inline]] static void add_step(const std::byte* codes,
                                               const Scales512<kType>& scales, int first_group,
                                               const Int8Chunk& x, int first, int step,
-                                              __m512 (&part)[R]) {
+                                              __m512 (&total)[R]) {
     __m512i u[8];
     Codes::load_unsigned(codes, u);
+    static_assert(kPanelStep == kInt8Group);
+    __m512 part[R];
     GLINT_UNROLL
     for (int h = 0; h < kGroupsPerStep; ++h) {
       const int group = step * kGroupsPerStep + h;  // of the block
@@ -261,13 +303,17 @@ struct VnniPanel {
           sum = _mm512_sub_epi32(
               sum, _mm512_slli_epi32(_mm512_set1_epi32(sums[first + r]), Codes::kUnsignedZeroLog2));
         }
-        part[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), s, part[r]);
+        const __m512 whole = _mm512_cvtepi32_ps(sum);
+        part[r] = h == 0 ? _mm512_mul_ps(whole, s) : _mm512_fmadd_ps(whole, s, part[r]);
         if constexpr (kFormat.has_min) {
           part[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_set1_epi32(sums[first + r])),
                                     scales.minimum(first_group + group), part[r]);
         }
       }
     }
+    GLINT_UNROLL
+    for (int r = 0; r < R; ++r)
+      total[r] = _mm512_fmadd_ps(part[r], _mm512_set1_ps(x.scale[step][first + r]), total[r]);
   }
 
   template <int R>
@@ -284,16 +330,10 @@ struct VnniPanel {
       Ahead ahead(a);
       int left = a.k / kPanelStep;
       for (int group = 0; left > 0; left -= kSteps, group += kSteps * kGroupsPerStep, ++x) {
-        __m512 part[R];
-        GLINT_UNROLL
-        for (int r = 0; r < R; ++r) part[r] = _mm512_setzero_ps();
         for (int step = 0; step < kSteps && step < left; ++step, codes += kFormat.step_bytes()) {
           if (row == 0) ahead.ask();  // the first rows to pass bring the codes in
-          add_step<R>(codes, scales, group, *x, first, step, part);
+          add_step<R>(codes, scales, group, *x, first, step, total);
         }
-        GLINT_UNROLL
-        for (int r = 0; r < R; ++r)
-          total[r] = _mm512_fmadd_ps(part[r], _mm512_set1_ps(x->scale[first + r]), total[r]);
       }
       GLINT_UNROLL
       for (int r = 0; r < R; ++r) _mm512_store_ps(a.out + (row + r) * kPanelRows, total[r]);

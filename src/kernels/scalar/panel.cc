@@ -40,20 +40,23 @@ struct Int8Rows {
   static void pack_block(const float* x, int count, int block, int k, void* packed, int row) {
     Int8Chunk& chunk = int8_chunk(packed, k, row, block);
     const int lane = row % kInt8Rows;
-    float largest = 0;
-    for (int i = 0; i < count; ++i) {
-      if (std::abs(x[i]) > largest) largest = std::abs(x[i]);
-    }
-    const bool none = largest < kInt8Smallest;
-    const float factor = none ? 0.0f : 127.0f / largest;
-    chunk.scale[lane] = none ? 0.0f : largest / 127.0f;
     for (auto& sums : chunk.sum16) sums[lane] = 0;
     for (auto& sums : chunk.sum32) sums[lane] = 0;
-    for (int i = 0; i < kBlock; ++i) {
-      const std::int8_t q = i < count ? rounded(x[i] * factor) : std::int8_t{0};
-      chunk.q[lane][i] = q;
-      chunk.sum16[i / 16][lane] += q;
-      chunk.sum32[i / 32][lane] += q;
+    for (int g = 0; g < kBlock / kInt8Group; ++g) {
+      const int first = g * kInt8Group;
+      float largest = 0;
+      for (int i = first; i < std::min(first + kInt8Group, count); ++i) {
+        if (std::abs(x[i]) > largest) largest = std::abs(x[i]);
+      }
+      const bool none = largest < kInt8Smallest;
+      const float factor = none ? 0.0f : 127.0f / largest;
+      chunk.scale[g][lane] = none ? 0.0f : largest / 127.0f;
+      for (int i = first; i < first + kInt8Group; ++i) {
+        const std::int8_t q = i < count ? rounded(x[i] * factor) : std::int8_t{0};
+        chunk.q[lane][i] = q;
+        chunk.sum16[i / 16][lane] += q;
+        chunk.sum32[g][lane] += q;
+      }
     }
   }
 
@@ -123,6 +126,7 @@ void multiply_int8(const PanelFormat& f, const PanelArgs& a) {
       for (int row = 0; row < a.rows; ++row) {
         const Int8Chunk& x = int8_chunk(a.x, a.k, row, block);
         const int lane = row % kInt8Rows;
+        float& total = a.out[row * kPanelRows + n];
         float part = 0;
         for (int begin = 0; begin < count; begin += f.group) {
           int product = 0, sum = 0;
@@ -135,9 +139,10 @@ void multiply_int8(const PanelFormat& f, const PanelArgs& a) {
               group_scale(f, a.panel, size(a.k), size((first + begin) / f.group), size(n));
           part = std::fma(static_cast<float>(product), s.scale, part);
           if (f.has_min) part = std::fma(static_cast<float>(sum), s.min, part);
+          if ((begin + f.group) % kInt8Group != 0) continue;
+          total = std::fma(part, x.scale[begin / kInt8Group][lane], total);
+          part = 0;
         }
-        float& total = a.out[row * kPanelRows + n];
-        total = std::fma(part, x.scale[lane], total);
       }
     }
   }
