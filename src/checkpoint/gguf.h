@@ -1,6 +1,7 @@
-// GGUF version 3 (github.com/ggml-org/ggml, docs/gguf.md): typed metadata and tensors of one file or
-// of a set of shards, memory-mapped. Everything is validated before use: counts, lengths, types,
-// alignment, offsets, overlap. Names stay as the file has them (checkpoint/gguf_model.h translates).
+// GGUF version 3 (github.com/ggml-org/ggml, docs/gguf.md): typed metadata and tensors of one file
+// or of a set of shards, memory-mapped. Everything is validated before use: counts, lengths, types,
+// alignment, offsets, overlap. Names stay as the file has them (checkpoint/gguf_model.h
+// translates).
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,9 @@ struct GgufValue {
 
 class GgufFile {
  public:
-  // `path` is a file, or any shard NAME-00001-of-0000N.gguf of a set whose shards lie beside it (all
-  // must be there; missing ones are listed). Errors: kNotFound, kCorrupt (naming the file and the key
-  // or tensor), kUnsupported (version, tensor type, endianness).
+  // `path` is a file, or any shard NAME-00001-of-0000N.gguf of a set whose shards lie beside it
+  // (all must be there; missing ones are listed). Errors: kNotFound, kCorrupt (naming the file and
+  // the key or tensor), kUnsupported (version, tensor type, endianness).
   static Result<std::shared_ptr<const GgufFile>> open(const std::filesystem::path& path);
   // Parses a header from memory (what the fuzz target drives); tensors' data must lie inside
   // `file_size` bytes.

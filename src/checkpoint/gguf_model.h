@@ -1,6 +1,6 @@
-// A GGUF file in the terms of a Hugging Face folder: the config.json that says the same, and tensors
-// by their Hugging Face names, so that the families of src/models need not know where a checkpoint
-// comes from. One table per `general.architecture`.
+// A GGUF file in the terms of a Hugging Face folder: the config.json that says the same, and
+// tensors by their Hugging Face names, so that the families of src/models need not know where a
+// checkpoint comes from. One table per `general.architecture`.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@
 namespace glint {
 
 struct GgufModel {
-  Json config;                   // as config.json of transformers
-  Json generation_config;        // {"eos_token_id": [...]} and sampling defaults, if the file has any
+  Json config;             // as config.json of transformers
+  Json generation_config;  // {"eos_token_id": [...]} and sampling defaults, if the file has any
   std::vector<TensorRef> tensors;  // renamed; experts one by one, [rows, cols]
   std::vector<std::string> notes;  // what was assumed, one line each ("no expert_gating_func: ...")
 };
