@@ -186,8 +186,6 @@ def stage_asan(tally, jobs):
     if build("asan", "asan", jobs):
         ctest(tally, "asan", "asan", jobs, environment={
             "ASAN_OPTIONS": "detect_stack_use_after_return=0:strict_string_checks=1:allocator_may_return_null=1",
-            # Minutes of scalar products, whose every piece other tests run here too.
-            "GTEST_FILTER": "-*/LowBitModel.*_scalar",
             "UBSAN_OPTIONS": "print_stacktrace=1"})
     else:
         tally.add(0, ["asan: does not build"])
