@@ -44,8 +44,7 @@ using PackPanel = void (*)(const std::byte* rows, std::size_t row_bytes, int num
 // How weights of panels, or of rows of blocks that become panels on the way, are multiplied.
 struct PanelSource {
   PanelProduct product = nullptr;
-  PackPanel pack = nullptr;     // set: w holds rows of blocks
-  std::size_t panel_bytes = 0;  // of one packed panel
+  PackPanel pack = nullptr;  // set: w holds rows of blocks
 };
 
 // y[r, n] = sum_k x[r, k] w[n, k] for n in [n0, n1), float32 accumulation.

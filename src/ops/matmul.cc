@@ -54,7 +54,6 @@ PanelSource panel_source(const KernelTable& table, const MatmulKernels& kernels,
   PanelSource source;
   source.product = &kernels == &table.panel_f32 ? table.panel_wide[type] : table.panel_int8[type];
   if (weight.format() == QuantFormat::kBlocks) source.pack = table.pack_panel[type];
-  source.panel_bytes = panel_format(weight.type()).panel_bytes(weight.cols());
   return source;
 }
 

@@ -30,16 +30,13 @@ struct Operand {
 };
 
 Operand as_panels(const KernelTable& table, const Way& way, LowBitMatrix& m) {
-  return {m.panels(),
-          m.panel_stride(),
-          {(table.*way.products)[index_of(m.type())], nullptr, m.panel_stride()}};
+  return {m.panels(), m.panel_stride(), {(table.*way.products)[index_of(m.type())], nullptr}};
 }
 
 Operand as_rows(const KernelTable& table, const Way& way, LowBitMatrix& m) {
   return {m.rows(),
           m.row_stride(),
-          {(table.*way.products)[index_of(m.type())], table.pack_panel[index_of(m.type())],
-           m.panel_stride()}};
+          {(table.*way.products)[index_of(m.type())], table.pack_panel[index_of(m.type())]}};
 }
 
 // Whole blocks of packed rows, as the operations allocate them.

@@ -45,7 +45,7 @@ class TileStateTest : public KernelTest {
   Product low_bit_product(LowBitMatrix& w) {
     return [this, &w] {
       return multiply(table.int8, w.panels(), w.panel_stride(),
-                      {table.panel_int8[index_of(w.type())], nullptr, w.panel_stride()});
+                      {table.panel_int8[index_of(w.type())], nullptr});
     };
   }
   // Attention of bf16 keys uses the same tiles as bf16 products.
