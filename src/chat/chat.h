@@ -19,6 +19,35 @@
 
 namespace glint {
 
+// What an answer has to look like, apart from calls.
+struct AnswerFormat {
+  enum class Kind {
+    kFree,
+    kJsonObject,
+    kJsonSchema,
+    kRegex,
+    kChoice,
+    kLark,
+    kGbnf
+  } kind = Kind::kFree;
+  Json schema;       // kJsonSchema; kJsonObject: null, or what the object has to fit
+  std::string text;  // kRegex, kLark, kGbnf
+  std::vector<std::string> choices;  // kChoice
+  bool strict = true;                // kJsonSchema: keywords that are not implemented are refused
+  bool any_whitespace = true;        // kJsonObject, kJsonSchema
+  std::string field = "response_format";  // what errors call it
+};
+
+struct ToolChoice {
+  enum class Kind {
+    kAuto,
+    kNone,      // the tools stay in the prompt, the token that opens a call is masked
+    kRequired,  // at least one call
+    kNamed      // exactly one call, of a tool in `names`
+  } kind = Kind::kAuto;
+  std::vector<std::string> names;  // kNamed, and limits the others when not empty
+};
+
 struct ChatRequest {
   Json messages;         // OpenAI-shaped array
   Json tools;            // null or array
@@ -26,13 +55,23 @@ struct ChatRequest {
   std::optional<bool>
       enable_thinking;  // template_kwargs.enable_thinking wins, then this, then reasoning_effort
   std::optional<std::string> reasoning_effort;  // none, minimal, low, medium, high, xhigh, max
-  bool forbid_tool_calls =
-      false;  // the tools stay in the prompt, the token that opens a call is masked
+  std::optional<int> thinking_budget;           // tokens of thought, then the thought is closed
+  ToolChoice tool_choice;
+  AnswerFormat format;
+  Json documents;  // null or array, for templates that take them
+  // Renders all but the last message, which must be the assistant's, and lets the model go on with
+  // it.
+  bool continue_final_message = false;
   bool parallel_tool_calls = true;  // false: the answer ends after its first call
   int keep_last_prompt_tokens = 0;  // > 0: longer prompts lose their beginning
   bool add_generation_prompt = true;
-  std::string raw_prompt;  // when `raw`: used instead of messages, special tokens parsed
+  // When `raw`: used instead of messages; special tokens are parsed, and the answer is content from
+  // end to end.
   bool raw = false;
+  std::string raw_prompt;
+  std::vector<std::int32_t> raw_ids;  // when not empty: instead of raw_prompt
+  bool add_special_tokens = false;  // raw_prompt: what the tokenizer puts in front, as [gMASK]<sop>
+  std::optional<std::string> chat_template;  // instead of the checkpoint's
   // Unset values come from generation_config.json, then from neutral defaults.
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty,
       frequency_penalty;
@@ -45,15 +84,23 @@ struct ChatRequest {
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_token_ids;
   bool ignore_eos = false;
+  bool keep_special = false;  // special tokens are shown as text
+  std::vector<std::string> bad_words;
+  std::vector<std::int32_t> allowed_token_ids;
+  int prompt_logprobs = -1;  // as GenerateRequest's
+  bool progress = false;     // kProgress deltas
+  int priority = 0;
   std::uint64_t cache_salt = 0;
   double timeout_s = 0;
 };
 
 struct ChatDelta {
-  enum class Kind { kStarted, kOutput, kFinished } kind = Kind::kOutput;
-  std::vector<OutputEvent> events;   // kOutput (and leftovers in kFinished)
-  std::vector<std::int32_t> tokens;  // the sampled tokens these came from
-  std::vector<TokenEvent> logprobs;  // per token, when asked for
+  enum class Kind { kStarted, kProgress, kPrompt, kOutput, kFinished } kind = Kind::kOutput;
+  int prompt_computed = 0;                     // kProgress
+  std::vector<PromptLogprob> prompt_logprobs;  // kPrompt
+  std::vector<OutputEvent> events;             // kOutput (and leftovers in kFinished)
+  std::vector<std::int32_t> tokens;            // the sampled tokens these came from
+  std::vector<TokenEvent> logprobs;            // per token, when asked for
   // kFinished:
   std::string finish_reason;     // "stop", "length", "tool_calls", "cancelled", "error"
   std::string stop_string;       // the stop string that matched, if one did
@@ -68,6 +115,20 @@ struct PreparedPrompt {
   std::string text;  // rendered, guards removed
   std::vector<std::int32_t> ids;
   bool ends_in_thinking = false;
+  // The template opened a thought although the request asked for none, so it was closed.
+  bool thinking_was_closed = false;
+};
+
+// How a server or a program uses a checkpoint's text side.
+struct TextOptions {
+  std::optional<std::string> chat_template;  // replaces the checkpoint's
+  std::optional<ToolFormat> tool_format;     // unset: guessed from the checkpoint
+  std::optional<ReasoningFormat> reasoning_format;
+  bool parse_special_in_messages = false;  // control tokens written in messages are control tokens
+  // When a call is held to a grammar although the request does not force one.
+  enum class ToolGrammar { kOff, kNames, kStrict, kAlways } tool_grammar = ToolGrammar::kStrict;
+  Json sampling_overrides;            // null or object, over generation_config.json
+  std::optional<std::string> script;  // a test device: lines of JSON, see docs/server.md
 };
 
 // What the text side of a checkpoint says, whatever kind of file it came from: the contents of a
@@ -86,16 +147,18 @@ struct TextDocuments {
 // The text side of a checkpoint: tokenizer, template, end tokens, sampling defaults. Immutable.
 class TextAssets {
  public:
-  // `config` and `generation_config` are the parsed files (null when absent). `chat_template` is
-  // text that replaces the checkpoint's. Errors name the file and the remedy. A missing template is
+  // `config` and `generation_config` are the parsed files (null when absent). Errors name the file
+  // (or the option) and the remedy. A missing template is
   // an error only when a chat is rendered.
-  static Result<std::shared_ptr<const TextAssets>> from_documents(
-      const TextDocuments& documents, const Json& config, const Json& generation_config,
-      const std::optional<std::string>& chat_template = std::nullopt);
+  static Result<std::shared_ptr<const TextAssets>> from_documents(const TextDocuments& documents,
+                                                                  const Json& config,
+                                                                  const Json& generation_config,
+                                                                  const TextOptions& options = {});
   // The same from tokenizer.json, tokenizer_config.json and chat_template.jinja in a folder.
-  static Result<std::shared_ptr<const TextAssets>> load(
-      const std::filesystem::path& folder, const Json& config, const Json& generation_config,
-      const std::optional<std::string>& chat_template = std::nullopt);
+  static Result<std::shared_ptr<const TextAssets>> load(const std::filesystem::path& folder,
+                                                        const Json& config,
+                                                        const Json& generation_config,
+                                                        const TextOptions& options = {});
   ~TextAssets();
   const Tokenizer& tokenizer() const;
   bool has_template() const;
@@ -105,14 +168,16 @@ class TextAssets {
   const std::vector<std::int32_t>& end_tokens() const;
   const Json& sampling_defaults()
       const;  // {"temperature":..,"top_p":..} as resolved from generation_config.json
+  ToolFormat tool_format() const;
+  ReasoningFormat reasoning_format() const;
   // Renders and encodes the conversation. Strings that come from messages, tools or template_kwargs
   // never become control tokens.
   Result<PreparedPrompt> prepare(const ChatRequest& request) const;
-  // Fills a GenerateRequest's sampling from the request and the defaults; checks ranges. Errors of
-  // both: kInvalidArgument (kUnsupported for media) "FIELD: what is wrong", FIELD a path such as
-  // messages[2].content; kNotFound without template.
+  // Fills a GenerateRequest from the request and the defaults: sampling, constraint, script; checks
+  // ranges and compiles grammars. Errors of both: kInvalidArgument (kUnsupported for media) "FIELD:
+  // what is wrong", FIELD a path such as messages[2].content; kNotFound without template.
   Result<GenerateRequest> to_generate_request(const ChatRequest& request,
-                                              std::vector<std::int32_t> prompt, int context) const;
+                                              const PreparedPrompt& prompt, int context) const;
 
  private:
   TextAssets();

@@ -136,7 +136,7 @@ Result<Json> resolve_sampling_defaults(const Json& generation_config, const std:
 }
 
 Result<GenerateRequest> TextAssets::to_generate_request(const ChatRequest& request,
-                                                        std::vector<std::int32_t> prompt,
+                                                        const PreparedPrompt& prompt,
                                                         int context) const {
   const int vocab_size = state_->tokenizer->vocab_size();
   GenerateRequest out;
@@ -149,22 +149,22 @@ Result<GenerateRequest> TextAssets::to_generate_request(const ChatRequest& reque
     if (std::isnan(bias)) return invalid_argument("logit_bias: a bias must be a number");
     out.sampling.logit_bias.emplace_back(id, std::clamp(bias, -kMaxBias, kMaxBias));
   }
-  if (request.forbid_tool_calls && state_->tool_call_token) {
+  if (request.tool_choice.kind == ToolChoice::Kind::kNone && state_->tool_call_token) {
     out.sampling.logit_bias.emplace_back(*state_->tool_call_token, kMasked);
   }
   out.sampling.seed = request.seed ? *request.seed : random_seed();
 
-  if (static_cast<std::size_t>(std::max(context, 0)) < prompt.size() + 1) {
+  if (static_cast<std::size_t>(std::max(context, 0)) < prompt.ids.size() + 1) {
     return invalid_argument(
         fmt::format("messages: this model's maximum context length is {} tokens, but the prompt "
                     "has {} and at least 1 is needed "
                     "for the answer; shorten the messages or serve with a larger --ctx",
-                    context, prompt.size()));
+                    context, prompt.ids.size()));
   }
-  const int room = context - static_cast<int>(prompt.size());
+  const int room = context - static_cast<int>(prompt.ids.size());
   out.max_tokens = std::min(request.max_tokens.value_or(room), room);
   out.min_tokens = std::min(request.min_tokens, out.max_tokens);
-  out.prompt = std::move(prompt);
+  out.prompt = prompt.ids;
   if (!request.ignore_eos) out.stop_ids = state_->end_tokens;
   for (const std::int32_t id : request.stop_token_ids) {
     GLINT_TRY_VOID(check_token("stop_token_ids", id, vocab_size));

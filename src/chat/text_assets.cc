@@ -234,16 +234,18 @@ const Json& TextAssets::sampling_defaults() const {
   return state_->sampling_defaults;
 }
 
-Result<std::shared_ptr<const TextAssets>> TextAssets::load(
-    const std::filesystem::path& folder, const Json& config, const Json& generation_config,
-    const std::optional<std::string>& chat_template) {
+Result<std::shared_ptr<const TextAssets>> TextAssets::load(const std::filesystem::path& folder,
+                                                           const Json& config,
+                                                           const Json& generation_config,
+                                                           const TextOptions& options) {
   GLINT_TRY(const TextDocuments documents, read_documents(folder));
-  return from_documents(documents, config, generation_config, chat_template);
+  return from_documents(documents, config, generation_config, options);
 }
 
-Result<std::shared_ptr<const TextAssets>> TextAssets::from_documents(
-    const TextDocuments& documents, const Json& config, const Json& generation_config,
-    const std::optional<std::string>& chat_template) {
+Result<std::shared_ptr<const TextAssets>> TextAssets::from_documents(const TextDocuments& documents,
+                                                                     const Json& config,
+                                                                     const Json& generation_config,
+                                                                     const TextOptions& options) {
   auto assets = std::shared_ptr<TextAssets>(new TextAssets());
   State& state = *assets->state_;
   GLINT_TRY(state.tokenizer,
@@ -252,7 +254,7 @@ Result<std::shared_ptr<const TextAssets>> TextAssets::from_documents(
   GLINT_TRY(state.end_tokens,
             find_end_tokens(*state.tokenizer, documents, config, generation_config));
 
-  GLINT_TRY(const TemplateTexts texts, find_templates(documents, chat_template));
+  GLINT_TRY(const TemplateTexts texts, find_templates(documents, options.chat_template));
   GLINT_TRY(state.chat_template, parse_if_there(texts.plain, texts.name));
   GLINT_TRY(state.tool_chat_template, parse_if_there(texts.tool_use, texts.name + " (tool_use)"));
   state.template_source = texts.plain ? *texts.plain : texts.tool_use.value_or("");

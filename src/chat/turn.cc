@@ -71,11 +71,11 @@ Result<Turn> start_prepared_turn(Engine& engine, std::shared_ptr<const TextAsset
                                  ChatRequest request, std::shared_ptr<const PreparedPrompt> prompt,
                                  DeltaSink sink) {
   GLINT_TRY(GenerateRequest generate,
-            assets->to_generate_request(request, prompt->ids, engine.options().context));
+            assets->to_generate_request(request, *prompt, engine.options().context));
   TurnPipe::Options options;
   options.raw = request.raw;
   options.starts_in_thinking = prompt->ends_in_thinking;
-  if (!request.forbid_tool_calls) {
+  if (request.tool_choice.kind != ToolChoice::Kind::kNone) {
     GLINT_TRY(options.tools, normalise_tools(request.tools));
   }
   options.parallel_tool_calls = request.parallel_tool_calls;

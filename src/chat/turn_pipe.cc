@@ -59,6 +59,20 @@ void TurnPipe::take(TokenEvent event) {
       sink_(std::move(delta));
       return;
     }
+    case TokenEvent::Kind::kProgress: {
+      ChatDelta delta;
+      delta.kind = ChatDelta::Kind::kProgress;
+      delta.prompt_computed = event.prompt_computed;
+      sink_(std::move(delta));
+      return;
+    }
+    case TokenEvent::Kind::kPrompt: {
+      ChatDelta delta;
+      delta.kind = ChatDelta::Kind::kPrompt;
+      delta.prompt_logprobs = std::move(event.prompt_logprobs);
+      sink_(std::move(delta));
+      return;
+    }
     case TokenEvent::Kind::kToken:
       if (!complete_) take_token(std::move(event));
       return;

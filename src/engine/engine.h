@@ -3,6 +3,7 @@
 // doors, and are safe from any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 
@@ -22,12 +23,23 @@ struct EngineOptions {
   int max_alone_tokens = 0;
   int max_queue = 256;       // waiting; beyond it submit() fails with kExhausted
   bool prefix_reuse = true;  // Engine sets it to what its cache does
+  bool by_priority = false;  // GenerateRequest::priority orders who waits; else arrival does
+};
+
+// Tokens of the steps so far: counts[i] steps had at most kBounds[i], the last one any number.
+struct BatchHistogram {
+  static constexpr std::array<int, 12> kBounds = {1,   8,   16,   32,   64,   128,
+                                                  256, 512, 1024, 2048, 4096, 8192};
+  std::array<std::uint64_t, kBounds.size() + 1> counts = {};  // not cumulative
+  std::uint64_t sum = 0;
 };
 
 struct EngineStats {
   int running = 0, waiting = 0;
   std::uint64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, cancelled = 0, finished = 0,
                 failed = 0, preemptions = 0;
+  BatchHistogram batch_tokens;
+  double step_age_s = 0;  // since the step at work began; 0 while there is nothing to do
   CacheStats cache;
 };
 

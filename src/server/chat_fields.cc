@@ -237,7 +237,7 @@ void read_tools(FieldReader& fields, ChatCall& call) {
   const Json* choice = fields.get("tool_choice");
   if (choice == nullptr || *choice == Json("auto")) return;
   if (*choice == Json("none")) {
-    call.chat.forbid_tool_calls = true;
+    call.chat.tool_choice.kind = ToolChoice::Kind::kNone;
   } else if (choice->is_object() || *choice == Json("required")) {
     fields.fail("tool_choice", "forcing a call is not supported; use \"auto\" or \"none\"",
                 "unsupported_value");

@@ -1,6 +1,5 @@
 // One answer's tokens to reasoning, content and tool calls, incrementally, independent of how the
-// stream is cut. GLM variants (4.5/4.6 with newlines, 4.7 and later compact); markers are
-// recognised by token id.
+// stream is cut. Markers are recognised by token id where the tokenizer has them as tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "text/output_format.h"
 #include "text/tokenizer.h"
 
 namespace glint {
@@ -17,14 +17,18 @@ struct OutputEvent {
   enum class Kind { kReasoning, kContent, kToolBegin, kToolArgs, kToolEnd } kind = Kind::kContent;
   std::string text;     // kReasoning, kContent, kToolArgs; the name for kToolBegin
   int tool_index = -1;  // kTool*
+  std::string id = {};  // kToolBegin: the model's own name for the call, where its family has them
 };
 
 class OutputParser {
  public:
   struct Options {
+    ToolFormat tool_format = ToolFormat::kGlm47;
+    ReasoningFormat reasoning_format = ReasoningFormat::kThink;
     bool starts_in_thinking = false;  // the rendered prompt ends inside <think>
     Json tools;                       // OpenAI tool objects; null or []: markup is content
     std::vector<std::string> stops;   // stop strings, honoured in content only
+    bool keep_special = false;        // special tokens without a meaning here are shown as text
   };
   OutputParser(const Tokenizer& tokenizer, Options options);
   ~OutputParser();

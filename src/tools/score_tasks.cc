@@ -58,7 +58,7 @@ Result<GenerateRequest> prepare_item(const TextAssets& text, const TaskItem& ite
   chat.frequency_penalty = 0.0F;
   chat.max_tokens = max_tokens;
   GLINT_TRY(PreparedPrompt prompt, text.prepare(chat));
-  return text.to_generate_request(chat, std::move(prompt.ids), context);
+  return text.to_generate_request(chat, prompt, context);
 }
 
 Result<std::vector<GenerateRequest>> prepare_items(const TextAssets& text,

@@ -38,13 +38,13 @@ Error as_refusal(Error error) {
 
 Result<std::shared_ptr<const TextAssets>> load_text(const Checkpoint& checkpoint,
                                                     const std::string& template_file) {
-  std::optional<std::string> chat_template;
+  TextOptions options;
   if (!template_file.empty()) {
     auto text = read_text_file(template_file, kMaxTemplateBytes);
     if (!text) return invalid_argument("--chat-template: " + text.error().message);
-    chat_template = std::move(*text);
+    options.chat_template = std::move(*text);
   }
-  GLINT_TRY_MODEL(auto assets, load_text_assets(checkpoint, chat_template));
+  GLINT_TRY_MODEL(auto assets, load_text_assets(checkpoint, options));
   return assets;
 }
 

@@ -57,15 +57,15 @@ Result<fs::path> find_gguf(const fs::path& path) {
 
 }  // namespace
 
-Result<std::shared_ptr<const TextAssets>> load_text_assets(
-    const Checkpoint& checkpoint, const std::optional<std::string>& chat_template) {
+Result<std::shared_ptr<const TextAssets>> load_text_assets(const Checkpoint& checkpoint,
+                                                           const TextOptions& options) {
   if (checkpoint.gguf() == nullptr) {
     return TextAssets::load(checkpoint.folder(), checkpoint.config(),
-                            checkpoint.generation_config(), chat_template);
+                            checkpoint.generation_config(), options);
   }
   GLINT_TRY(const TextDocuments documents, read_documents(*checkpoint.gguf()));
   return TextAssets::from_documents(documents, checkpoint.config(),
-                                    sampling_config(checkpoint.generation_config()), chat_template);
+                                    sampling_config(checkpoint.generation_config()), options);
 }
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const fs::path& path) {

@@ -14,10 +14,10 @@
 
 namespace glint {
 
-// `chat_template` is text that replaces the checkpoint's. Errors as those of TextAssets::load() and
+// Errors as those of TextAssets::load() and
 // read_gguf_tokenizer().
-Result<std::shared_ptr<const TextAssets>> load_text_assets(
-    const Checkpoint& checkpoint, const std::optional<std::string>& chat_template = std::nullopt);
+Result<std::shared_ptr<const TextAssets>> load_text_assets(const Checkpoint& checkpoint,
+                                                           const TextOptions& options = {});
 
 // The tokenizer alone, of a folder or a GGUF file; the rest of the model may be anything.
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& path);

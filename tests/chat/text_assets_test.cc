@@ -11,6 +11,12 @@ namespace glint {
 namespace {
 
 // A checkpoint folder with the demo tokenizer and whatever else a test writes.
+PreparedPrompt prompt_of(std::vector<std::int32_t> ids) {
+  PreparedPrompt prompt;
+  prompt.ids = std::move(ids);
+  return prompt;
+}
+
 struct Folder {
   Folder() {
     auto tokenizer = read_text_file(demo_folder() / "tokenizer.json", 1u << 20);
@@ -19,8 +25,9 @@ struct Folder {
   Result<std::shared_ptr<const TextAssets>> load(
       const char* config = "{}", const char* generation = "null",
       std::optional<std::string> chat_template = std::nullopt) {
-    return TextAssets::load(files.path(), *parse_json(config), *parse_json(generation),
-                            chat_template);
+    TextOptions options;
+    options.chat_template = std::move(chat_template);
+    return TextAssets::load(files.path(), *parse_json(config), *parse_json(generation), options);
   }
   std::string error(const char* config = "{}", const char* generation = "null") {
     auto result = load(config, generation);
@@ -315,7 +322,7 @@ TEST(sampling, defaults_come_from_generation_config_and_requests_win) {
                            const char* config = "{}") {
     const auto text = folder.load(config, generation);
     EXPECT_TRUE(text.has_value()) << text.error().message;
-    auto out = (*text)->to_generate_request(request, {1, 2}, 100);
+    auto out = (*text)->to_generate_request(request, prompt_of({1, 2}), 100);
     EXPECT_TRUE(out.has_value()) << out.error().message;
     return out->sampling;
   };
@@ -342,7 +349,7 @@ TEST(sampling, values_out_of_range_are_refused_by_name) {
   const auto error = [&](auto set) {
     ChatRequest request;
     set(request);
-    const auto out = text->to_generate_request(request, {1, 2}, 100);
+    const auto out = text->to_generate_request(request, prompt_of({1, 2}), 100);
     if (out.has_value()) return std::string();
     EXPECT_EQ(out.error().code, ErrorCode::kInvalidArgument);
     return out.error().message.substr(0, out.error().message.find(':'));
@@ -378,13 +385,13 @@ TEST(sampling, values_out_of_range_are_refused_by_name) {
 TEST(sampling, lengths_are_clamped_to_the_room_left) {
   const auto text = demo_text();
   ChatRequest request;
-  EXPECT_EQ(text->to_generate_request(request, {1, 2}, 100)->max_tokens, 98);
+  EXPECT_EQ(text->to_generate_request(request, prompt_of({1, 2}), 100)->max_tokens, 98);
   request.max_tokens = 500;
-  EXPECT_EQ(text->to_generate_request(request, {1, 2}, 100)->max_tokens, 98);
+  EXPECT_EQ(text->to_generate_request(request, prompt_of({1, 2}), 100)->max_tokens, 98);
   request.max_tokens = 5;
-  EXPECT_EQ(text->to_generate_request(request, {1, 2}, 100)->max_tokens, 5);
-  EXPECT_EQ(text->to_generate_request(request, {1, 2}, 3)->max_tokens, 1);
-  const auto full = text->to_generate_request(request, {1, 2}, 2);
+  EXPECT_EQ(text->to_generate_request(request, prompt_of({1, 2}), 100)->max_tokens, 5);
+  EXPECT_EQ(text->to_generate_request(request, prompt_of({1, 2}), 3)->max_tokens, 1);
+  const auto full = text->to_generate_request(request, prompt_of({1, 2}), 2);
   ASSERT_FALSE(full.has_value());
   EXPECT_NE(full.error().message.find("maximum context length is 2 tokens"), std::string::npos);
 }
@@ -393,14 +400,14 @@ TEST(sampling, stop_ids_and_masks_follow_the_switches) {
   const auto text = demo_text();
   ChatRequest request;
   request.stop_token_ids = {5, 1515};
-  EXPECT_EQ(sorted(text->to_generate_request(request, {1}, 9)->stop_ids),
+  EXPECT_EQ(sorted(text->to_generate_request(request, prompt_of({1}), 9)->stop_ids),
             (std::vector<std::int32_t>{5, 1515, 1522, 1524}));
   request.ignore_eos = true;
-  EXPECT_EQ(sorted(text->to_generate_request(request, {1}, 9)->stop_ids),
+  EXPECT_EQ(sorted(text->to_generate_request(request, prompt_of({1}), 9)->stop_ids),
             (std::vector<std::int32_t>{5, 1515}));
   request.logit_bias = {{3, 400.0f}};
-  request.forbid_tool_calls = true;
-  const auto biases = text->to_generate_request(request, {1}, 9)->sampling.logit_bias;
+  request.tool_choice.kind = ToolChoice::Kind::kNone;
+  const auto biases = text->to_generate_request(request, prompt_of({1}), 9)->sampling.logit_bias;
   ASSERT_EQ(biases.size(), 2u);
   EXPECT_EQ(biases[0], std::make_pair(3, 100.0f));
   EXPECT_EQ(biases[1].first, *text->tokenizer().token_id("<tool_call>"));

@@ -221,7 +221,7 @@ TEST_F(TurnTest, forbidden_calls_are_never_begun) {
   rig.start();
   ChatRequest request = ask("Call");
   request.tools = weather_tool();
-  request.forbid_tool_calls = true;
+  request.tool_choice.kind = ToolChoice::Kind::kNone;
   request.max_tokens = 20;
   const Turn turn = start(request);
   inbox.wait();

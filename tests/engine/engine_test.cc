@@ -28,6 +28,9 @@ class Inbox {
         case TokenEvent::Kind::kStarted:
           ++starts_;
           break;
+        case TokenEvent::Kind::kProgress:
+        case TokenEvent::Kind::kPrompt:
+          break;
         case TokenEvent::Kind::kToken:
           tokens_.push_back(event.token);
           break;

@@ -154,6 +154,9 @@ class Player {
         EXPECT_EQ(client.state, "waiting");
         client.state = "running";
         break;
+      case TokenEvent::Kind::kProgress:
+      case TokenEvent::Kind::kPrompt:
+        break;
       case TokenEvent::Kind::kToken:
         EXPECT_EQ(client.state, "running");
         // What min_tokens masks changes the answer; those scenarios look at counts only.

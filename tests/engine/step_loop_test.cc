@@ -44,6 +44,9 @@ class Runner {
         case TokenEvent::Kind::kStarted:
           ++outcome.starts;
           break;
+        case TokenEvent::Kind::kProgress:
+        case TokenEvent::Kind::kPrompt:
+          break;
         case TokenEvent::Kind::kToken:
           EXPECT_EQ(outcome.starts, 1);
           outcome.tokens.push_back(event.token);

@@ -121,8 +121,10 @@ TEST(chat_fields, unknown_fields_are_listed_and_ignored) {
 TEST(chat_fields, tools_may_be_empty_and_choices_none) {
   EXPECT_TRUE(good(R"("tools":[])").chat.tools.is_null());
   EXPECT_FALSE(good(R"("tools":[{"name":"f"}])").chat.tools.is_null());
-  EXPECT_TRUE(good(R"("tools":[{"name":"f"}],"tool_choice":"none")").chat.forbid_tool_calls);
-  EXPECT_FALSE(good(R"("tools":[{"name":"f"}],"tool_choice":"auto")").chat.forbid_tool_calls);
+  EXPECT_EQ(good(R"("tools":[{"name":"f"}],"tool_choice":"none")").chat.tool_choice.kind,
+            ToolChoice::Kind::kNone);
+  EXPECT_EQ(good(R"("tools":[{"name":"f"}],"tool_choice":"auto")").chat.tool_choice.kind,
+            ToolChoice::Kind::kAuto);
   EXPECT_FALSE(good(R"("parallel_tool_calls":false)").chat.parallel_tool_calls);
 }
 
