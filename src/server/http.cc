@@ -102,8 +102,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // The answer, from the exchange.
   void respond(const HttpResponse& response, const std::string& id) { send_whole(response, id); }
-  void start_stream(const HttpResponse& head, const std::string& id, std::string ping,
-                    double ping_s);
+  void start_stream(const HttpResponse& head, const std::string& id,
+                    std::function<std::string()> ping, double ping_s);
   void write_stream(std::string_view text);
   void finish_stream();
 
@@ -150,7 +150,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::size_t num_sent_ = 0;  // of sending_
   std::size_t num_lingered_ = 0;
   bool writing_ = false;
-  std::string ping_;
+  std::function<std::string()> ping_;
   double ping_s_ = 0;
   std::chrono::steady_clock::time_point last_write_;
 };
@@ -164,7 +164,7 @@ class Exchange : public HttpExchange {
   void respond(HttpResponse response) override {
     if (const auto connection = end()) connection->respond(response, request_.id);
   }
-  void start_stream(HttpResponse head, std::string ping, double ping_s) override {
+  void start_stream(HttpResponse head, std::function<std::string()> ping, double ping_s) override {
     if (const auto connection = connection_.lock(); connection && !closed_) {
       connection->start_stream(head, request_.id, std::move(ping), ping_s);
     }
@@ -370,14 +370,14 @@ void Connection::send_whole(const HttpResponse& response, const std::string& id)
   send(text);
 }
 
-void Connection::start_stream(const HttpResponse& head, const std::string& id, std::string ping,
-                              double ping_s) {
+void Connection::start_stream(const HttpResponse& head, const std::string& id,
+                              std::function<std::string()> ping, double ping_s) {
   keep_alive_ = keep_alive_ && !hub_.stopping && !is_http10_;
   ping_ = std::move(ping);
   ping_s_ = ping_s;
   send(response_head(head, is_http10_ ? "" : "Transfer-Encoding: chunked\r\n", hub_.options, id,
                      keep_alive_));
-  if (!ping_.empty() && ping_s_ > 0) arm_ping_timer();
+  if (ping_ && ping_s_ > 0) arm_ping_timer();
 }
 
 void Connection::write_stream(std::string_view text) {
@@ -390,6 +390,7 @@ void Connection::finish_stream() {
   exchange_.reset();
   ping_timer_.cancel();
   ping_s_ = 0;
+  ping_ = nullptr;
   answered_ = true;
   if (is_http10_) return on_answered();
   keep_alive_ = keep_alive_ && !hub_.stopping;
@@ -483,7 +484,8 @@ void Connection::arm_ping_timer() {
   ping_timer_.async_wait([self = shared_from_this()](error_code error) {
     if (error || self->state_ == State::kClosed || self->ping_s_ <= 0) return;
     if (std::chrono::steady_clock::now() >= self->last_write_ + duration(self->ping_s_)) {
-      self->write_stream(self->ping_);
+      self->write_stream(self->ping_());
+      self->last_write_ = std::chrono::steady_clock::now();
     }
     self->arm_ping_timer();
   });

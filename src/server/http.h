@@ -56,8 +56,9 @@ class HttpExchange {
   virtual ~HttpExchange() = default;
   virtual const HttpRequest& request() const = 0;
   virtual void respond(HttpResponse response) = 0;
-  // Sends status and headers now. While nothing is written for `ping_s`, `ping` is.
-  virtual void start_stream(HttpResponse head, std::string ping, double ping_s) = 0;
+  // Sends status and headers now. While nothing is written for `ping_s`, what `ping` gives is.
+  virtual void start_stream(HttpResponse head, std::function<std::string()> ping,
+                            double ping_s) = 0;
   virtual void write(std::string_view text) = 0;
   virtual void finish() = 0;
   virtual bool closed() const = 0;

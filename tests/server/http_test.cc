@@ -41,14 +41,16 @@ struct HttpTest : testing::Test {
   void handle(std::shared_ptr<HttpExchange> exchange) {
     const HttpRequest& request = exchange->request();
     if (request.path == "/stream") {
-      exchange->start_stream(HttpResponse{200, {}, "text/plain", ""}, ".", 0.02);
+      exchange->start_stream(
+          HttpResponse{200, {}, "text/plain", ""}, [] { return std::string("."); }, 0.02);
       for (const char* piece : {"one ", "two ", "three"}) exchange->write(piece);
       return exchange->finish();
     }
     if (request.path == "/hold" || request.path == "/hold-stream") {
       exchange->on_close([this] { ++num_closed; });
       if (request.path == "/hold-stream")
-        exchange->start_stream(HttpResponse{200, {}, "text/plain", ""}, ".", 0.02);
+        exchange->start_stream(
+            HttpResponse{200, {}, "text/plain", ""}, [] { return std::string("."); }, 0.02);
       const std::lock_guard lock(mutex);
       held = std::move(exchange);
       changed.notify_all();
@@ -286,7 +288,7 @@ TEST_F(HttpTest, a_client_that_does_not_read_is_cut_off) {
   client.send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
   const auto exchange = wait_for_held();
   server->mailbox()->post([exchange] {
-    exchange->start_stream(HttpResponse{}, "", 0);
+    exchange->start_stream(HttpResponse{}, nullptr, 0);
     exchange->write(std::string(64u << 20, 'x'));
   });
   EXPECT_TRUE(eventually([&] { return num_closed == 1; }));
