@@ -98,13 +98,65 @@ Json error_object(const ApiError& error) {
   return out;
 }
 
+namespace {
+
+void add_headers(const ApiError& error, HttpResponse& response) {
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (error.status == 429) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 503) response.headers.emplace_back("Retry-After", "5");
+  // It would take as long again.
+  if (error.status == 408) response.headers.emplace_back("x-should-retry", "false");
+}
+
+const char* anthropic_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+    case 529:
+      return "overloaded_error";
+    default:
+      return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+}  // namespace
+
 HttpResponse error_response(const ApiError& error) {
   HttpResponse response;
   response.status = error.status;
   response.body = error_object(error).dump();
-  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
-  if (error.status == 429) response.headers.emplace_back("Retry-After", "1");
-  if (error.status == 503) response.headers.emplace_back("Retry-After", "5");
+  add_headers(error, response);
+  return response;
+}
+
+Json anthropic_error_object(const ApiError& error, const std::string& request_id) {
+  Json inner;
+  inner.set("type", Json(anthropic_type(error.status)));
+  inner.set("message", Json(error.message));
+  Json out;
+  out.set("type", Json("error"));
+  out.set("error", std::move(inner));
+  out.set("request_id", text_or_null(request_id));
+  return out;
+}
+
+HttpResponse error_response(const ApiError& error, ErrorShape shape,
+                            const std::string& request_id) {
+  if (shape == ErrorShape::kOpenAi) return error_response(error);
+  HttpResponse response;
+  constexpr int kOverloaded = 529;
+  response.status = error.status == 503 ? kOverloaded : error.status;
+  response.body = anthropic_error_object(error, request_id).dump();
+  add_headers(error, response);
   return response;
 }
 

@@ -1,4 +1,4 @@
-// Errors in OpenAI's shape: which status, type and code each of our failures gets.
+// Errors: which status, type and code each of our failures gets.
 #pragma once
 
 #include <string>
@@ -27,7 +27,13 @@ ApiError draining_error();
 ApiError error_of(const Error& error);
 
 Json error_object(const ApiError& error);  // {"error": {...}}
-HttpResponse error_response(
-    const ApiError& error);  // with Retry-After, WWW-Authenticate where they belong
+// With Retry-After and WWW-Authenticate where they belong.
+HttpResponse error_response(const ApiError& error);
+
+// The words that errors are told in.
+enum class ErrorShape { kOpenAi, kAnthropic };
+// {"type": "error", "error": {"type", "message"}, "request_id"}
+Json anthropic_error_object(const ApiError& error, const std::string& request_id);
+HttpResponse error_response(const ApiError& error, ErrorShape shape, const std::string& request_id);
 
 }  // namespace glint

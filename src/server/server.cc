@@ -11,55 +11,14 @@
 
 #include "base/log.h"
 #include "server/access.h"
-#include "server/chat_answer.h"
+#include "server/answer.h"
 #include "server/http.h"
-#include "server/http_text.h"
+#include "server/routes.h"
+#include "server/served_model.h"
 #include "server/worker.h"
 
 namespace glint {
 namespace {
-
-enum class Route {
-  kNone,
-  kHint,
-  kHealth,
-  kLive,
-  kVersion,
-  kModels,
-  kModel,
-  kChatCompletions,
-  kNotSupported,
-};
-
-struct RouteInfo {
-  Route route = Route::kNone;
-  bool is_post = false;
-  bool is_guarded = false;
-};
-
-constexpr std::string_view kModelPrefixes[] = {"/v1/models/", "/models/"};
-
-RouteInfo find_route(const std::string& path) {
-  static const std::map<std::string, RouteInfo, std::less<>> kRoutes = {
-      {"/", {Route::kHint, false, false}},
-      {"/health", {Route::kHealth, false, false}},
-      {"/v1/health", {Route::kHealth, false, false}},
-      {"/ping", {Route::kHealth, false, false}},
-      {"/live", {Route::kLive, false, false}},
-      {"/version", {Route::kVersion, false, false}},
-      {"/v1/models", {Route::kModels, false, true}},
-      {"/models", {Route::kModels, false, true}},
-      {"/v1/chat/completions", {Route::kChatCompletions, true, true}},
-      {"/chat/completions", {Route::kChatCompletions, true, true}},
-      {"/v1/embeddings", {Route::kNotSupported, true, true}},
-      {"/v1/rerank", {Route::kNotSupported, true, true}},
-  };
-  if (const auto found = kRoutes.find(path); found != kRoutes.end()) return found->second;
-  for (const std::string_view prefix : kModelPrefixes) {
-    if (path.starts_with(prefix)) return {Route::kModel, false, true};
-  }
-  return {};
-}
 
 HttpResponse json_response(int status, const Json& body) {
   HttpResponse response;
@@ -115,7 +74,14 @@ Status check_options(const ServerOptions& options) {
 
 struct Server::State {
   explicit State(ServerOptions given)
-      : options(std::move(given)), access(options.api_keys, options.host) {}
+      : options(std::move(given)), access(options.api_keys, options.host) {
+    observer.on_first_token = [](double) {};
+    observer.on_token_gap = [](double, int) {};
+    observer.on_unknown_field = [](const std::string& name) {
+      log_debug("ignored unknown request field " + name);
+    };
+    observer.on_done = [](const AnswerRecord&) {};
+  }
 
   const ServerOptions options;
   const Access access;
@@ -124,7 +90,8 @@ struct Server::State {
   // I/O thread only.
   std::shared_ptr<const ServedModel> model;  // null while loading
   Json models;                               // [model, ...] of /v1/models
-  std::map<ChatAnswer*, std::shared_ptr<ChatAnswer>> answers;
+  std::map<Answer*, std::shared_ptr<Answer>> answers;
+  AnswerObserver observer;
   bool draining = false;
 
   std::mutex mutex;  // guards what follows
@@ -138,10 +105,11 @@ struct Server::State {
   HttpHandlers handlers();
   std::optional<HttpResponse> check(const HttpRequest& request) const;
   void handle(const std::shared_ptr<HttpExchange>& exchange);
-  HttpResponse simple_answer(Route route, const HttpRequest& request) const;
+  HttpResponse simple_answer(const Route& route, const HttpRequest& request) const;
   HttpResponse health() const;
   HttpResponse one_model(const HttpRequest& request) const;
-  void start_chat(const std::shared_ptr<HttpExchange>& exchange);
+  void start_answer(const Route& route, const std::shared_ptr<HttpExchange>& exchange);
+  void start_text(const Route& route, const std::shared_ptr<HttpExchange>& exchange);
   void on_stop_signal(int count);
   void watch_drain(double seconds_left);
   void abort_answers(bool only_waiting);
@@ -161,24 +129,26 @@ HttpHandlers Server::State::handlers() {
 
 std::optional<HttpResponse> Server::State::check(const HttpRequest& request) const {
   if (request.method == "OPTIONS") return std::nullopt;
-  const RouteInfo route = find_route(request.path);
-  if (route.route == Route::kNone) {
-    return error_response(error_of_status(404, fmt::format("There is no {} here.", request.path)));
+  const Route route = find_route(request.path);
+  const auto refuse = [&](const ApiError& error) {
+    return error_response(error, route.shape, request.id);
+  };
+  if (route.kind == Route::Kind::kNone) {
+    return refuse(error_of_status(404, fmt::format("There is no {} here.", request.path)));
   }
   const bool method_fits = route.is_post ? request.method == "POST"
                                          : request.method == "GET" || request.method == "HEAD";
   if (!method_fits) {
     const char* allowed = route.is_post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
-    HttpResponse response = error_response(error_of_status(
+    HttpResponse response = refuse(error_of_status(
         405, fmt::format("{} takes {}, not {}.", request.path, allowed, request.method)));
     response.headers.emplace_back("Allow", allowed);
     return response;
   }
   if (!route.is_guarded) return std::nullopt;
-  if (const std::optional<ApiError> refusal = access.check(request))
-    return error_response(*refusal);
-  if (draining) return error_response(draining_error());
-  if (model == nullptr) return error_response(loading_error());
+  if (const std::optional<ApiError> refusal = access.check(request)) return refuse(*refusal);
+  if (draining) return refuse(draining_error());
+  if (model == nullptr) return refuse(loading_error());
   return std::nullopt;
 }
 
@@ -190,14 +160,15 @@ void Server::State::handle(const std::shared_ptr<HttpExchange>& exchange) {
     response.headers.emplace_back("Allow", "GET, HEAD, POST, OPTIONS");
     return exchange->respond(std::move(response));
   }
-  const Route route = find_route(request.path).route;
-  if (route == Route::kChatCompletions) return start_chat(exchange);
+  const Route route = find_route(request.path);
+  if (route.kind == Route::Kind::kGenerate) return start_answer(route, exchange);
+  if (route.kind == Route::Kind::kText) return start_text(route, exchange);
   exchange->respond(simple_answer(route, request));
 }
 
-HttpResponse Server::State::simple_answer(Route route, const HttpRequest& request) const {
-  switch (route) {
-    case Route::kHint: {
+HttpResponse Server::State::simple_answer(const Route& route, const HttpRequest& request) const {
+  switch (route.kind) {
+    case Route::Kind::kPage: {
       HttpResponse response;
       response.content_type = "text/plain; charset=utf-8";
       response.body = fmt::format(
@@ -205,27 +176,26 @@ HttpResponse Server::State::simple_answer(Route route, const HttpRequest& reques
           options.version);
       return response;
     }
-    case Route::kHealth:
+    case Route::Kind::kHealth:
       return health();
-    case Route::kLive:
+    case Route::Kind::kLive:
       return json_response(200, status_json("ok"));
-    case Route::kVersion: {
+    case Route::Kind::kVersion: {
       Json api(Json::Object{{"openai", Json("v1")}});
       return json_response(
           200, Json(Json::Object{{"version", Json(options.version)}, {"api", std::move(api)}}));
     }
-    case Route::kModels:
+    case Route::Kind::kModels:
       return json_response(200, Json(Json::Object{{"object", Json("list")}, {"data", models}}));
-    case Route::kModel:
+    case Route::Kind::kModel:
       return one_model(request);
-    case Route::kNotSupported: {
+    case Route::Kind::kNotSupported: {
       ApiError error =
           error_of_status(501, fmt::format("{} is not supported by this server.", request.path));
       error.code = "not_supported";
       return error_response(error);
     }
-    case Route::kNone:
-    case Route::kChatCompletions:
+    default:
       break;
   }
   return error_response(error_of_status(404, "There is nothing here."));
@@ -238,11 +208,7 @@ HttpResponse Server::State::health() const {
 }
 
 HttpResponse Server::State::one_model(const HttpRequest& request) const {
-  std::string_view rest = request.path;
-  for (const std::string_view prefix : kModelPrefixes) {
-    if (rest.starts_with(prefix)) rest.remove_prefix(prefix.size());
-  }
-  const std::string id = percent_decode(rest);
+  const std::string id = model_of_path(request.path);
   for (const Json& entry : models.as_array()) {
     if (entry.find("id")->as_string() == id) return json_response(200, entry);
   }
@@ -251,11 +217,24 @@ HttpResponse Server::State::one_model(const HttpRequest& request) const {
   return error_response(error);
 }
 
-void Server::State::start_chat(const std::shared_ptr<HttpExchange>& exchange) {
-  auto answer = std::make_shared<ChatAnswer>(model, exchange, http->mailbox(),
-                                             [this](ChatAnswer* ended) { answers.erase(ended); });
+void Server::State::start_answer(const Route& route,
+                                 const std::shared_ptr<HttpExchange>& exchange) {
+  auto answer = std::make_shared<Answer>(model, route.generate, exchange, http->mailbox(), observer,
+                                         [this](Answer* ended) { answers.erase(ended); });
   answers.emplace(answer.get(), answer);
   answer->start(*worker);
+}
+
+void Server::State::start_text(const Route& route, const std::shared_ptr<HttpExchange>& exchange) {
+  worker->post([model = model, mailbox = http->mailbox(), route, exchange] {
+    const auto result = route.text(*model, exchange->request().body);
+    HttpResponse response =
+        result ? json_response(200, *result)
+               : error_response(result.error(), route.shape, exchange->request().id);
+    mailbox->post([exchange, response = std::move(response)]() mutable {
+      exchange->respond(std::move(response));
+    });
+  });
 }
 
 void Server::State::on_stop_signal(int count) {
@@ -353,7 +332,7 @@ void Server::attach(Engine& engine, std::shared_ptr<const TextAssets> text, cons
   model->any_model = state_->options.any_model;
   model->fingerprint = fmt::format("glint-{}-{}", state_->options.version, info.weight_format);
   model->template_kwargs = state_->options.chat_template_kwargs;
-  model->max_n = state_->options.max_n;
+  model->api.max_n = state_->options.max_n;
   model->sse_ping_s = state_->options.sse_ping_s;
   model->request_timeout_s = state_->options.request_timeout_s;
   Json models(Json::Array{});

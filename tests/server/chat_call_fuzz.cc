@@ -6,11 +6,13 @@
 
 #include "base/check.h"
 #include "chat/messages.h"
-#include "server/chat_fields.h"
+#include "server/openai_chat.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace glint;
-  const auto call = parse_chat_call({reinterpret_cast<const char*>(data), size}, 16);
+  ApiSettings settings;
+  settings.max_n = 16;
+  const auto call = parse_chat_call({reinterpret_cast<const char*>(data), size}, settings);
   if (!call) {
     GLINT_CHECK(call.error().status == 400 && !call.error().message.empty());
     GLINT_CHECK(parse_json(error_object(call.error()).dump()).has_value());
@@ -18,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   GLINT_CHECK(call->n >= 1 && call->n <= 16);
   for (const ArgumentStyle style : {ArgumentStyle::kObject, ArgumentStyle::kString}) {
-    const auto messages = normalise_messages(call->chat.messages, style);
+    const auto messages = normalise_messages(call->prompts[0].messages, style);
     if (!messages) {
       GLINT_CHECK(messages.error().message.starts_with("messages"));
       continue;
@@ -30,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto again = normalise_messages(*messages, style);
     GLINT_CHECK(again.has_value());
   }
-  const auto tools = normalise_tools(call->chat.tools);
+  const auto tools = normalise_tools(call->prompts[0].tools);
   if (!tools) {
     GLINT_CHECK(tools.error().message.starts_with("tools"));
   } else {

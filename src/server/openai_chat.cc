@@ -1,0 +1,419 @@
+#include "server/openai_chat.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "server/chat_choices.h"
+#include "server/common_fields.h"
+#include "server/field_reader.h"
+#include "server/http_text.h"
+
+namespace glint {
+namespace {
+
+constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+
+// How the answer is to look, beside what the model is asked.
+struct ChatShape {
+  bool stream = false;
+  bool include_usage = false;     // one chunk with the usage before [DONE]
+  bool continuous_usage = false;  // usage in every chunk
+  bool timings_per_token = false;
+  bool include_stop_string = false;
+  bool legacy_function_call = false;
+  bool token_ids = false;
+  bool ids_as_text = false;
+  bool reasoning_content = true, reasoning = true;
+  bool prompt_logprobs = false;
+  int n = 1;
+  std::vector<std::int32_t> stop_token_ids;
+};
+
+// --- the answer ---
+
+class ChatWriter : public AnswerWriter {
+ public:
+  explicit ChatWriter(ChatShape shape) : shape_(std::move(shape)), tally_(1, shape_.n) {}
+
+  std::string begin(const AnswerStart& start) override {
+    start_ = start;
+    id_ = "chatcmpl-" + random_name(24);
+    for (int choice = 0; choice < shape_.n; ++choice) {
+      ChoiceWriter::Options options;
+      options.index = choice;
+      options.reasoning_content = shape_.reasoning_content;
+      options.reasoning = shape_.reasoning;
+      options.include_stop_string = shape_.include_stop_string;
+      options.legacy_function_call = shape_.legacy_function_call;
+      options.token_ids = shape_.token_ids;
+      options.stop_token_ids = shape_.stop_token_ids;
+      options.logprobs = {&start.text->tokenizer(), shape_.ids_as_text};
+      writers_.emplace_back(std::move(options));
+    }
+    folds_.resize(static_cast<std::size_t>(shape_.n));
+    return {};
+  }
+
+  std::string take(int choice, const ChatDelta& delta) override {
+    tally_.take(choice, delta);
+    if (delta.kind == ChatDelta::Kind::kProgress) return progress(delta);
+    if (delta.kind == ChatDelta::Kind::kPrompt && choice == 0) add_prompt_logprobs(delta);
+    std::string text;
+    for (Json& one : writers_[static_cast<std::size_t>(choice)].write(delta)) {
+      if (shape_.stream) {
+        text += sse_event(chunk(Json(Json::Array{std::move(one)})).dump());
+      } else {
+        folds_[static_cast<std::size_t>(choice)].add(one);
+      }
+    }
+    return text;
+  }
+
+  std::string end() override {
+    std::string text;
+    if (shape_.include_usage) {
+      Json last = headed("chat.completion.chunk", Json(Json::Array{}));
+      last.set("usage", usage_json(tally_.sum()));
+      last.set("timings", timings_json(tally_.sum().usage));
+      text += sse_event(last.dump());
+    }
+    return text + sse_event("[DONE]");
+  }
+
+  Json whole() override {
+    Json choices(Json::Array{});
+    for (ChoiceFold& fold : folds_) choices.push_back(fold.take());
+    Json out = headed("chat.completion", std::move(choices));
+    out.set("usage", usage_json(tally_.sum()));
+    out.set("timings", timings_json(tally_.sum().usage));
+    if (shape_.prompt_logprobs) out.set("prompt_logprobs", std::move(prompt_logprobs_));
+    if (shape_.token_ids) out.set("prompt_token_ids", prompt_ids());
+    return out;
+  }
+
+  std::string fail(const ApiError& error) override {
+    return sse_event(error_object(error).dump()) + sse_event("[DONE]");
+  }
+  std::string ping() override { return ": ping\n\n"; }
+
+ private:
+  Json headed(const char* kind, Json choices) const {
+    return Json(Json::Object{{"id", Json(id_)},
+                             {"object", Json(kind)},
+                             {"created", Json(start_.created)},
+                             {"model", Json(start_.model)},
+                             {"system_fingerprint", Json(start_.fingerprint)},
+                             {"choices", std::move(choices)}});
+  }
+
+  Json chunk(Json choices) {
+    Json out = headed("chat.completion.chunk", std::move(choices));
+    if (shape_.continuous_usage) {
+      out.set("usage", usage_json(tally_.sum()));
+    } else if (shape_.include_usage) {
+      out.set("usage", Json());
+    }
+    if (shape_.timings_per_token) out.set("timings", timings_json(tally_.sum().usage));
+    if (shape_.token_ids && !std::exchange(has_prompt_ids_, true)) {
+      out.set("prompt_token_ids", prompt_ids());
+    }
+    return out;
+  }
+
+  std::string progress(const ChatDelta& delta) {
+    if (!shape_.stream) return {};
+    const Usage usage = tally_.sum().usage;
+    Json out = headed("chat.completion.chunk", Json(Json::Array{}));
+    Json state(Json::Object{{"total", Json(usage.prompt_tokens)},
+                            {"cache", Json(usage.cached_tokens)},
+                            {"processed", Json(delta.prompt_computed)},
+                            {"time_ms", Json(delta.usage.prefill_s * 1e3)}});
+    out.set("prompt_progress", std::move(state));
+    return sse_event(out.dump());
+  }
+
+  // One object per token of the prompt, {"ID": {"logprob", "rank", "decoded_token"}}, null for the
+  // first.
+  void add_prompt_logprobs(const ChatDelta& delta) {
+    const LogprobStyle style{&start_.text->tokenizer(), false};
+    const auto entry = [&](std::int32_t token, float logprob, int rank) {
+      return Json(Json::Object{{"logprob", Json(finite_logprob(logprob))},
+                               {"rank", Json(rank)},
+                               {"decoded_token", Json(token_label(style, token))}});
+    };
+    for (const PromptLogprob& one : delta.prompt_logprobs) {
+      if (!one.has_logprob) {
+        prompt_logprobs_.push_back(Json());
+        continue;
+      }
+      Json position;
+      position.set(std::to_string(one.token), entry(one.token, one.logprob, one.rank));
+      int rank = 0;
+      for (const TokenLogprob& likely : one.top_logprobs) {
+        ++rank;
+        if (likely.token == one.token) continue;
+        position.set(std::to_string(likely.token), entry(likely.token, likely.logprob, rank));
+      }
+      prompt_logprobs_.push_back(std::move(position));
+    }
+  }
+
+  Json prompt_ids() const {
+    Json out(Json::Array{});
+    for (const std::int32_t id : start_.prompts.front()->ids)
+      out.push_back(Json(static_cast<std::int64_t>(id)));
+    return out;
+  }
+
+  const ChatShape shape_;
+  AnswerStart start_;
+  std::string id_;
+  UsageTally tally_;
+  std::vector<ChoiceWriter> writers_;
+  std::vector<ChoiceFold> folds_;  // unless streamed
+  Json prompt_logprobs_ = Json(Json::Array{});
+  bool has_prompt_ids_ = false;
+};
+
+// --- the request ---
+
+void read_stream(FieldReader& fields, ChatShape& shape) {
+  shape.stream = fields.boolean_or("stream", false);
+  const Json* options = fields.object("stream_options");
+  if (options == nullptr) return;
+  if (!shape.stream) return fields.fail("stream_options", "is only allowed with stream: true");
+  FieldReader inner(*options, "stream_options.");
+  shape.include_usage = inner.boolean_or("include_usage", false);
+  shape.continuous_usage = inner.boolean_or("continuous_usage_stats", false);
+  fields.adopt(inner);
+}
+
+void read_length(FieldReader& fields, ChatRequest& chat) {
+  const auto preferred = fields.integer("max_completion_tokens", 1, kMaxInt);
+  const auto plain = fields.integer("max_tokens", 1, kMaxInt);
+  const auto predict = fields.integer("n_predict", -1, kMaxInt);
+  if (predict == 0) fields.fail("n_predict", "must be at least 1, or -1 for no limit");
+  std::optional<std::int64_t> limit = preferred ? preferred : plain;
+  if (!limit && predict > 0) limit = predict;
+  chat.max_tokens = as_int(limit);
+}
+
+int top_limit(const ApiSettings& settings) {
+  return settings.max_logprobs < 0 ? static_cast<int>(kMaxInt) : settings.max_logprobs;
+}
+
+void read_logprobs(FieldReader& fields, const ApiSettings& settings, ChatShape& shape,
+                   ChatRequest& chat) {
+  const bool wanted = fields.boolean_or("logprobs", false);
+  const int lowest = settings.max_logprobs < 0 ? -1 : 0;
+  auto top = fields.integer("top_logprobs", lowest, top_limit(settings));
+  if (top.value_or(0) != 0 && !wanted) return fields.fail("top_logprobs", "needs logprobs: true");
+  if (top == -1) top = kMaxInt;
+  chat.top_logprobs = wanted ? static_cast<int>(top.value_or(0)) : -1;
+  if (const auto prompt = fields.integer("prompt_logprobs", 0, top_limit(settings))) {
+    if (shape.stream) fields.fail("prompt_logprobs", "is only allowed without stream: true");
+    chat.prompt_logprobs = static_cast<int>(*prompt);
+    shape.prompt_logprobs = true;
+  }
+  shape.ids_as_text = fields.boolean_or("return_tokens_as_token_ids", false);
+  shape.token_ids = fields.boolean_or("return_token_ids", false);
+}
+
+// The name in {"type": "function", "function": {"name"}} or {"type": "function" | "tool", "name"}.
+std::optional<std::string> chosen_name(const Json& choice) {
+  const Json* function = choice.find("function");
+  const Json* name = (function != nullptr ? function : &choice)->find("name");
+  if (name == nullptr || !name->is_string()) return std::nullopt;
+  return name->as_string();
+}
+
+void read_allowed_tools(FieldReader& fields, const Json& choice, ToolChoice& out) {
+  const Json* body = choice.find("allowed_tools");
+  if (body == nullptr) body = &choice;
+  FieldReader inner(*body, "tool_choice.");
+  const std::string mode = inner.string("mode").value_or("auto");
+  if (mode != "auto" && mode != "required") inner.fail("mode", "must be \"auto\" or \"required\"");
+  out.kind = mode == "required" ? ToolChoice::Kind::kRequired : ToolChoice::Kind::kAuto;
+  const Json* tools = inner.array("tools");
+  if (tools == nullptr || tools->as_array().empty()) {
+    inner.fail("tools", "must name at least one tool", "missing_field");
+  } else {
+    for (const Json& tool : tools->as_array()) {
+      const auto name = chosen_name(tool);
+      if (!name) inner.fail("tools", "must hold objects with a name", "invalid_type");
+      out.names.push_back(name.value_or(""));
+    }
+  }
+  fields.adopt(inner);
+}
+
+void read_tool_choice(FieldReader& fields, std::string_view field, const Json& choice,
+                      ToolChoice& out) {
+  using Kind = ToolChoice::Kind;
+  if (choice == Json("auto")) return;
+  if (choice == Json("none")) {
+    out.kind = Kind::kNone;
+  } else if (choice == Json("required") || choice == Json("any")) {
+    out.kind = Kind::kRequired;
+  } else if (!choice.is_object()) {
+    fields.fail(field, "must be \"none\", \"auto\", \"required\" or an object that names a tool");
+  } else if (choice.find("type") != nullptr && *choice.find("type") == Json("allowed_tools")) {
+    read_allowed_tools(fields, choice, out);
+  } else if (const auto name = chosen_name(choice)) {
+    out.kind = Kind::kNamed;
+    out.names = {*name};
+  } else {
+    fields.fail(field, "names no tool: {\"type\": \"function\", \"function\": {\"name\": ...}}");
+  }
+}
+
+// Functions as the API had them before tools.
+void read_functions(FieldReader& fields, ChatShape& shape, ChatRequest& chat) {
+  const Json* functions = fields.array("functions");
+  const Json* choice = fields.get("function_call");
+  if (functions == nullptr || functions->as_array().empty()) {
+    if (choice != nullptr && *choice != Json("none") && *choice != Json("auto"))
+      fields.fail("function_call", "needs functions");
+    return;
+  }
+  if (!chat.tools.is_null()) return fields.fail("functions", "cannot be combined with tools");
+  for (const Json& function : functions->as_array()) {
+    chat.tools.push_back(Json(Json::Object{{"type", Json("function")}, {"function", function}}));
+  }
+  shape.legacy_function_call = true;
+  chat.parallel_tool_calls = false;
+  if (choice != nullptr) read_tool_choice(fields, "function_call", *choice, chat.tool_choice);
+}
+
+void read_tools(FieldReader& fields, ChatShape& shape, ChatRequest& chat) {
+  if (const Json* tools = fields.array("tools"); tools != nullptr && !tools->as_array().empty()) {
+    chat.tools = *tools;
+  }
+  chat.parallel_tool_calls = fields.boolean_or("parallel_tool_calls", true);
+  if (const Json* choice = fields.get("tool_choice"))
+    read_tool_choice(fields, "tool_choice", *choice, chat.tool_choice);
+  read_functions(fields, shape, chat);
+  const bool forces = chat.tool_choice.kind == ToolChoice::Kind::kRequired ||
+                      chat.tool_choice.kind == ToolChoice::Kind::kNamed;
+  if (forces && chat.tools.is_null()) fields.fail("tool_choice", "needs tools");
+}
+
+void read_thinking_object(FieldReader& fields, ChatRequest& chat) {
+  const Json* thinking = fields.object("thinking");
+  if (thinking == nullptr) return;
+  FieldReader inner(*thinking, "thinking.");
+  const auto type = inner.string("type");
+  if (type == "enabled" || type == "disabled") {
+    chat.enable_thinking = type == "enabled";
+  } else if (type) {
+    inner.fail("type", "must be \"enabled\" or \"disabled\"");
+  }
+  const auto clear = inner.boolean("clear_thinking");
+  if (clear && chat.template_kwargs.find("clear_thinking") == nullptr) {
+    chat.template_kwargs.set("clear_thinking", Json(*clear));
+  }
+  if (const auto budget = inner.integer("budget_tokens", 0, kMaxInt))
+    chat.thinking_budget = static_cast<int>(*budget);
+  fields.adopt(inner);
+}
+
+void read_reasoning_object(FieldReader& fields, const ApiSettings& settings, ChatShape& shape,
+                           ChatRequest& chat) {
+  const Json* reasoning = fields.object("reasoning");
+  if (reasoning == nullptr) return;
+  FieldReader inner(*reasoning, "reasoning.");
+  const auto enabled = inner.boolean("enabled");
+  if (!chat.enable_thinking) chat.enable_thinking = enabled;
+  if (const auto budget = inner.integer("max_tokens", 0, kMaxInt); budget && !chat.thinking_budget)
+    chat.thinking_budget = static_cast<int>(*budget);
+  if (const auto effort = inner.string("effort")) apply_effort(settings, *effort, chat);
+  if (inner.boolean_or("exclude", false)) shape.reasoning_content = shape.reasoning = false;
+  fields.adopt(inner);
+}
+
+void read_thinking(FieldReader& fields, const ApiSettings& settings, ChatShape& shape,
+                   ChatRequest& chat) {
+  if (const Json* kwargs = fields.object("chat_template_kwargs")) chat.template_kwargs = *kwargs;
+  const auto budget = fields.integer("thinking_token_budget", 0, kMaxInt);
+  const auto alias = fields.integer("thinking_budget_tokens", 0, kMaxInt);
+  chat.thinking_budget = as_int(budget ? budget : alias);
+  if (const auto effort = fields.string("reasoning_effort")) apply_effort(settings, *effort, chat);
+  read_thinking_object(fields, chat);
+  read_reasoning_object(fields, settings, shape, chat);
+  if (!fields.boolean_or("include_reasoning", true))
+    shape.reasoning_content = shape.reasoning = false;
+}
+
+void read_conversation(FieldReader& fields, const ApiSettings& settings, ChatRequest& chat) {
+  if (const Json* messages = fields.array("messages")) {
+    chat.messages = *messages;
+  } else {
+    fields.fail("messages", "is required", "missing_field");
+  }
+  const auto add_prompt = fields.boolean("add_generation_prompt");
+  chat.continue_final_message = fields.boolean_or("continue_final_message", false);
+  if (chat.continue_final_message && add_prompt.value_or(false)) {
+    fields.fail("add_generation_prompt", "cannot be true with continue_final_message");
+  }
+  chat.add_generation_prompt = add_prompt.value_or(true);
+  if (const Json* documents = fields.array("documents")) chat.documents = *documents;
+  if (const auto source = fields.string("chat_template")) {
+    if (!settings.trust_request_templates) {
+      fields.fail("chat_template",
+                  "requests may not bring their own template (the server was not started with "
+                  "--trust-request-chat-template); use chat_template_kwargs",
+                  "unsupported_value");
+    }
+    chat.chat_template = *source;
+  }
+  if (fields.boolean_or("add_special_tokens", false)) {
+    fields.fail("add_special_tokens", "chat templates write the special tokens themselves",
+                "unsupported_value");
+  }
+  if (fields.boolean_or("echo", false)) {
+    fields.fail("echo", "is for /v1/completions; use continue_final_message", "unsupported_value");
+  }
+}
+
+}  // namespace
+
+std::expected<ApiCall, ApiError> parse_chat_call(std::string_view body,
+                                                 const ApiSettings& settings) {
+  auto parsed = parse_body(body);
+  if (!parsed) return std::unexpected(parsed.error());
+  ApiCall call;
+  ChatRequest chat;
+  ChatShape shape;
+  shape.reasoning_content = settings.shows_reasoning_content;
+  shape.reasoning = settings.shows_reasoning;
+  FieldReader fields(*parsed);
+  call.model = fields.string("model").value_or("");
+  read_conversation(fields, settings, chat);
+  read_stream(fields, shape);
+  read_length(fields, chat);
+  read_sampling(fields, chat);
+  read_limits(fields, chat);
+  shape.include_stop_string = fields.boolean_or("include_stop_str_in_output", false);
+  shape.timings_per_token = fields.boolean_or("timings_per_token", false);
+  read_logprobs(fields, settings, shape, chat);
+  read_tools(fields, shape, chat);
+  read_thinking(fields, settings, shape, chat);
+  read_answer_format(fields, chat);
+  read_serving(fields, settings, call, chat);
+  chat.progress = fields.boolean_or("return_progress", false) && shape.stream;
+  call.n = static_cast<int>(fields.integer("n", 1, settings.max_n).value_or(1));
+  read_others(fields);
+  if (fields.error()) return std::unexpected(*fields.error());
+  shape.n = call.n;
+  shape.stop_token_ids = chat.stop_token_ids;
+  call.stream = shape.stream;
+  call.unknown_fields = fields.unknown_names();
+  call.prompts.push_back(std::move(chat));
+  call.writer = std::make_unique<ChatWriter>(std::move(shape));
+  return call;
+}
+
+}  // namespace glint
