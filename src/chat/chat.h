@@ -70,6 +70,9 @@ struct ChatRequest {
   bool raw = false;
   std::string raw_prompt;
   std::vector<std::int32_t> raw_ids;  // when not empty: instead of raw_prompt
+  // raw_prompt: when not empty, the model is to write what belongs between it and this (fill in the
+  // middle). kUnsupported "suffix: ..." when the tokenizer has no tokens for that.
+  std::string fill_suffix;
   bool add_special_tokens = false;  // raw_prompt: what the tokenizer puts in front, as [gMASK]<sop>
   std::optional<std::string> chat_template;  // instead of the checkpoint's
   // Unset values come from generation_config.json, then from neutral defaults.

@@ -10,6 +10,7 @@
 #include "server/common_fields.h"
 #include "server/field_reader.h"
 #include "server/http_text.h"
+#include "server/openai_stream.h"
 
 namespace glint {
 namespace {
@@ -18,10 +19,7 @@ constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
 
 // How the answer is to look, beside what the model is asked.
 struct ChatShape {
-  bool stream = false;
-  bool include_usage = false;     // one chunk with the usage before [DONE]
-  bool continuous_usage = false;  // usage in every chunk
-  bool timings_per_token = false;
+  StreamShape stream;
   bool include_stop_string = false;
   bool legacy_function_call = false;
   bool token_ids = false;
@@ -40,7 +38,9 @@ class ChatWriter : public AnswerWriter {
 
   std::string begin(const AnswerStart& start) override {
     start_ = start;
-    id_ = "chatcmpl-" + random_name(24);
+    head_ = {"chatcmpl-" + random_name(24),
+             shape_.stream.stream ? "chat.completion.chunk" : "chat.completion", start.created,
+             start.model, start.fingerprint};
     for (int choice = 0; choice < shape_.n; ++choice) {
       ChoiceWriter::Options options;
       options.index = choice;
@@ -59,12 +59,16 @@ class ChatWriter : public AnswerWriter {
 
   std::string take(int choice, const ChatDelta& delta) override {
     tally_.take(choice, delta);
-    if (delta.kind == ChatDelta::Kind::kProgress) return progress(delta);
-    if (delta.kind == ChatDelta::Kind::kPrompt && choice == 0) add_prompt_logprobs(delta);
+    if (delta.kind == ChatDelta::Kind::kProgress) {
+      return shape_.stream.stream ? progress_event(head_, tally_.sum(), delta) : "";
+    }
+    if (delta.kind == ChatDelta::Kind::kPrompt && choice == 0) {
+      append_prompt_logprobs(start_.text->tokenizer(), delta.prompt_logprobs, prompt_logprobs_);
+    }
     std::string text;
     for (Json& one : writers_[static_cast<std::size_t>(choice)].write(delta)) {
-      if (shape_.stream) {
-        text += sse_event(chunk(Json(Json::Array{std::move(one)})).dump());
+      if (shape_.stream.stream) {
+        text += chunk_event(head_, shape_.stream, std::move(one), tally_.sum());
       } else {
         folds_[static_cast<std::size_t>(choice)].add(one);
       }
@@ -72,124 +76,33 @@ class ChatWriter : public AnswerWriter {
     return text;
   }
 
-  std::string end() override {
-    std::string text;
-    if (shape_.include_usage) {
-      Json last = headed("chat.completion.chunk", Json(Json::Array{}));
-      last.set("usage", usage_json(tally_.sum()));
-      last.set("timings", timings_json(tally_.sum().usage));
-      text += sse_event(last.dump());
-    }
-    return text + sse_event("[DONE]");
-  }
+  std::string end() override { return last_events(head_, shape_.stream, tally_.sum()); }
 
   Json whole() override {
     Json choices(Json::Array{});
     for (ChoiceFold& fold : folds_) choices.push_back(fold.take());
-    Json out = headed("chat.completion", std::move(choices));
+    Json out = headed(head_, std::move(choices));
     out.set("usage", usage_json(tally_.sum()));
     out.set("timings", timings_json(tally_.sum().usage));
     if (shape_.prompt_logprobs) out.set("prompt_logprobs", std::move(prompt_logprobs_));
-    if (shape_.token_ids) out.set("prompt_token_ids", prompt_ids());
+    if (shape_.token_ids) out.set("prompt_token_ids", token_ids_json(start_.prompts.front()->ids));
     return out;
   }
 
-  std::string fail(const ApiError& error) override {
-    return sse_event(error_object(error).dump()) + sse_event("[DONE]");
-  }
-  std::string ping() override { return ": ping\n\n"; }
+  std::string fail(const ApiError& error) override { return openai_failure(error); }
+  std::string ping() override { return kCommentPing; }
 
  private:
-  Json headed(const char* kind, Json choices) const {
-    return Json(Json::Object{{"id", Json(id_)},
-                             {"object", Json(kind)},
-                             {"created", Json(start_.created)},
-                             {"model", Json(start_.model)},
-                             {"system_fingerprint", Json(start_.fingerprint)},
-                             {"choices", std::move(choices)}});
-  }
-
-  Json chunk(Json choices) {
-    Json out = headed("chat.completion.chunk", std::move(choices));
-    if (shape_.continuous_usage) {
-      out.set("usage", usage_json(tally_.sum()));
-    } else if (shape_.include_usage) {
-      out.set("usage", Json());
-    }
-    if (shape_.timings_per_token) out.set("timings", timings_json(tally_.sum().usage));
-    if (shape_.token_ids && !std::exchange(has_prompt_ids_, true)) {
-      out.set("prompt_token_ids", prompt_ids());
-    }
-    return out;
-  }
-
-  std::string progress(const ChatDelta& delta) {
-    if (!shape_.stream) return {};
-    const Usage usage = tally_.sum().usage;
-    Json out = headed("chat.completion.chunk", Json(Json::Array{}));
-    Json state(Json::Object{{"total", Json(usage.prompt_tokens)},
-                            {"cache", Json(usage.cached_tokens)},
-                            {"processed", Json(delta.prompt_computed)},
-                            {"time_ms", Json(delta.usage.prefill_s * 1e3)}});
-    out.set("prompt_progress", std::move(state));
-    return sse_event(out.dump());
-  }
-
-  // One object per token of the prompt, {"ID": {"logprob", "rank", "decoded_token"}}, null for the
-  // first.
-  void add_prompt_logprobs(const ChatDelta& delta) {
-    const LogprobStyle style{&start_.text->tokenizer(), false};
-    const auto entry = [&](std::int32_t token, float logprob, int rank) {
-      return Json(Json::Object{{"logprob", Json(finite_logprob(logprob))},
-                               {"rank", Json(rank)},
-                               {"decoded_token", Json(token_label(style, token))}});
-    };
-    for (const PromptLogprob& one : delta.prompt_logprobs) {
-      if (!one.has_logprob) {
-        prompt_logprobs_.push_back(Json());
-        continue;
-      }
-      Json position;
-      position.set(std::to_string(one.token), entry(one.token, one.logprob, one.rank));
-      int rank = 0;
-      for (const TokenLogprob& likely : one.top_logprobs) {
-        ++rank;
-        if (likely.token == one.token) continue;
-        position.set(std::to_string(likely.token), entry(likely.token, likely.logprob, rank));
-      }
-      prompt_logprobs_.push_back(std::move(position));
-    }
-  }
-
-  Json prompt_ids() const {
-    Json out(Json::Array{});
-    for (const std::int32_t id : start_.prompts.front()->ids)
-      out.push_back(Json(static_cast<std::int64_t>(id)));
-    return out;
-  }
-
   const ChatShape shape_;
   AnswerStart start_;
-  std::string id_;
+  OpenAiHead head_;
   UsageTally tally_;
   std::vector<ChoiceWriter> writers_;
   std::vector<ChoiceFold> folds_;  // unless streamed
   Json prompt_logprobs_ = Json(Json::Array{});
-  bool has_prompt_ids_ = false;
 };
 
 // --- the request ---
-
-void read_stream(FieldReader& fields, ChatShape& shape) {
-  shape.stream = fields.boolean_or("stream", false);
-  const Json* options = fields.object("stream_options");
-  if (options == nullptr) return;
-  if (!shape.stream) return fields.fail("stream_options", "is only allowed with stream: true");
-  FieldReader inner(*options, "stream_options.");
-  shape.include_usage = inner.boolean_or("include_usage", false);
-  shape.continuous_usage = inner.boolean_or("continuous_usage_stats", false);
-  fields.adopt(inner);
-}
 
 void read_length(FieldReader& fields, ChatRequest& chat) {
   const auto preferred = fields.integer("max_completion_tokens", 1, kMaxInt);
@@ -214,7 +127,7 @@ void read_logprobs(FieldReader& fields, const ApiSettings& settings, ChatShape& 
   if (top == -1) top = kMaxInt;
   chat.top_logprobs = wanted ? static_cast<int>(top.value_or(0)) : -1;
   if (const auto prompt = fields.integer("prompt_logprobs", 0, top_limit(settings))) {
-    if (shape.stream) fields.fail("prompt_logprobs", "is only allowed without stream: true");
+    if (shape.stream.stream) fields.fail("prompt_logprobs", "is only allowed without stream: true");
     chat.prompt_logprobs = static_cast<int>(*prompt);
     shape.prompt_logprobs = true;
   }
@@ -392,24 +305,23 @@ std::expected<ApiCall, ApiError> parse_chat_call(std::string_view body,
   FieldReader fields(*parsed);
   call.model = fields.string("model").value_or("");
   read_conversation(fields, settings, chat);
-  read_stream(fields, shape);
+  shape.stream = read_stream_shape(fields);
   read_length(fields, chat);
   read_sampling(fields, chat);
   read_limits(fields, chat);
   shape.include_stop_string = fields.boolean_or("include_stop_str_in_output", false);
-  shape.timings_per_token = fields.boolean_or("timings_per_token", false);
   read_logprobs(fields, settings, shape, chat);
   read_tools(fields, shape, chat);
   read_thinking(fields, settings, shape, chat);
   read_answer_format(fields, chat);
   read_serving(fields, settings, call, chat);
-  chat.progress = fields.boolean_or("return_progress", false) && shape.stream;
+  chat.progress = fields.boolean_or("return_progress", false) && shape.stream.stream;
   call.n = static_cast<int>(fields.integer("n", 1, settings.max_n).value_or(1));
   read_others(fields);
   if (fields.error()) return std::unexpected(*fields.error());
   shape.n = call.n;
   shape.stop_token_ids = chat.stop_token_ids;
-  call.stream = shape.stream;
+  call.stream = shape.stream.stream;
   call.unknown_fields = fields.unknown_names();
   call.prompts.push_back(std::move(chat));
   call.writer = std::make_unique<ChatWriter>(std::move(shape));

@@ -5,6 +5,7 @@
 
 #include "server/http_text.h"
 #include "server/openai_chat.h"
+#include "server/openai_completions.h"
 #include "server/text_routes.h"
 
 namespace glint {
@@ -70,6 +71,8 @@ Table make_table() {
   };
   add_generate(table, "/chat/completions", {parse_chat_call, ErrorShape::kOpenAi},
                render<parse_chat_call>, true);
+  add_generate(table, "/completions", {parse_completions_call, ErrorShape::kOpenAi},
+               render<parse_completions_call>, true);
   for (auto& [path, route] : table) route.label = path;
   return table;
 }

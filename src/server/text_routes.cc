@@ -8,15 +8,10 @@
 #include "server/common_fields.h"
 #include "server/field_reader.h"
 #include "server/openai_chat.h"
+#include "server/openai_stream.h"
 
 namespace glint {
 namespace {
-
-Json ids_json(const std::vector<std::int32_t>& ids) {
-  Json out(Json::Array{});
-  for (const std::int32_t id : ids) out.push_back(Json(static_cast<std::int64_t>(id)));
-  return out;
-}
 
 // A token's text, or its bytes where they are no text by themselves.
 Json piece_json(const Tokenizer& tokenizer, std::int32_t id) {
@@ -49,7 +44,7 @@ Json tokenize_content(const ServedModel& model, FieldReader& fields, const std::
   ids.insert(ids.end(), more.begin(), more.end());
   Json out;
   if (!fields.boolean_or("with_pieces", false)) {
-    out.set("tokens", ids_json(ids));
+    out.set("tokens", token_ids_json(ids));
     return out;
   }
   Json pieces(Json::Array{});
@@ -64,7 +59,7 @@ Json tokenize_content(const ServedModel& model, FieldReader& fields, const std::
 Json tokenized(const ServedModel& model, const std::vector<std::int32_t>& ids, bool with_texts) {
   Json out(Json::Object{{"count", Json(static_cast<std::int64_t>(ids.size()))},
                         {"max_model_len", Json(model.engine->options().context)},
-                        {"tokens", ids_json(ids)}});
+                        {"tokens", token_ids_json(ids)}});
   if (!with_texts) return out;
   Json texts(Json::Array{});
   for (const std::int32_t id : ids) {
@@ -145,7 +140,7 @@ std::expected<Json, ApiError> render_call(const ServedModel& model, std::string_
   auto prompt = prepare_prompt(model, call->prompts.front());
   if (!prompt) return std::unexpected(prompt.error());
   return Json(Json::Object{{"model", Json(std::move(*name))},
-                           {"token_ids", ids_json(prompt->ids)},
+                           {"token_ids", token_ids_json(prompt->ids)},
                            {"features", Json()}});
 }
 
