@@ -38,7 +38,8 @@ ToolFormat guess_tool_format(std::string_view model_type, std::string_view templ
 // kThink when the tokenizer has both tokens of it.
 ReasoningFormat guess_reasoning_format(const Tokenizer& tokenizer);
 
-// The token that opens a call (or the section of calls); nothing when the tokenizer lacks it.
+// The token that opens a call (or the section of calls); nothing when the tokenizer lacks it. Of
+// DeepSeek V3.2, whose tags are spelled, its DSML token.
 std::optional<std::int32_t> call_token(ToolFormat format, const Tokenizer& tokenizer);
 // </think>
 std::optional<std::int32_t> think_end_token(const Tokenizer& tokenizer);
