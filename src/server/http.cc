@@ -126,6 +126,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void write();
   void on_write(error_code error, std::size_t nbytes);
   void on_answered();
+  void report(int status);
   void linger();
   void arm_read_timer(double seconds);
   void on_read_timer();
@@ -144,6 +145,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool answered_ = false;  // the whole answer is queued
   bool is_first_ = true;   // no request came yet
   std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<Exchange> answered_exchange_;  // its answer is on the way out
+  int status_ = 0;                               // of the answer
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 
   asio::steady_timer read_timer_, write_timer_, ping_timer_;
   std::string sending_, queued_;
@@ -203,12 +207,14 @@ class Exchange : public HttpExchange {
 
 void Connection::close() {
   if (state_ == State::kClosed) return;
-  state_ = State::kClosed;
+  const State was = std::exchange(state_, State::kClosed);
   error_code ignored;
   socket_.close(ignored);
   read_timer_.cancel();
   write_timer_.cancel();
   ping_timer_.cancel();
+  constexpr int kClientWentAway = 499;
+  if (was == State::kBody || was == State::kBusy) report(kClientWentAway);
   if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->abandon();
   hub_.connections.erase(shared_from_this());
 }
@@ -261,6 +267,7 @@ void Connection::parse() {
       request_ = HttpRequest();
       is_first_ = false;
       is_head_ = false;
+      started_ = std::chrono::steady_clock::now();
       arm_read_timer(hub_.options.header_timeout_s);
     }
     error_code error;
@@ -341,7 +348,7 @@ void Connection::dispatch() {
 void Connection::fail(int status, const std::string& message) {
   keep_alive_ = false;
   state_ = State::kBusy;
-  send_whole(hub_.handlers.error_page(status, message), request_.id);
+  send_whole(hub_.handlers.error_page(request_.path, status, message), request_.id);
   read();
 }
 
@@ -362,7 +369,8 @@ void Connection::send_whole(const HttpResponse& response, const std::string& id)
   keep_alive_ = keep_alive_ && !hub_.stopping;
   const std::string framing =
       response.status == 204 ? "" : fmt::format("Content-Length: {}\r\n", response.body.size());
-  exchange_.reset();
+  answered_exchange_ = std::exchange(exchange_, nullptr);
+  status_ = response.status;
   read_timer_.cancel();
   answered_ = true;
   std::string text = response_head(response, framing, hub_.options, id, keep_alive_);
@@ -373,6 +381,7 @@ void Connection::send_whole(const HttpResponse& response, const std::string& id)
 void Connection::start_stream(const HttpResponse& head, const std::string& id,
                               std::function<std::string()> ping, double ping_s) {
   keep_alive_ = keep_alive_ && !hub_.stopping && !is_http10_;
+  status_ = head.status;
   ping_ = std::move(ping);
   ping_s_ = ping_s;
   send(response_head(head, is_http10_ ? "" : "Transfer-Encoding: chunked\r\n", hub_.options, id,
@@ -387,7 +396,7 @@ void Connection::write_stream(std::string_view text) {
 }
 
 void Connection::finish_stream() {
-  exchange_.reset();
+  answered_exchange_ = std::exchange(exchange_, nullptr);
   ping_timer_.cancel();
   ping_s_ = 0;
   ping_ = nullptr;
@@ -439,10 +448,18 @@ void Connection::on_write(error_code error, std::size_t nbytes) {
 void Connection::on_answered() {
   if (!answered_ || writing_) return;
   answered_ = false;
+  report(status_);
   if (!keep_alive_ || hub_.stopping) return linger();
   state_ = State::kIdle;
   arm_read_timer(hub_.options.keep_alive_timeout_s);
   parse();
+}
+
+void Connection::report(int status) {
+  const auto exchange = exchange_ ? exchange_ : std::exchange(answered_exchange_, nullptr);
+  if (!hub_.handlers.on_done) return;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started_;
+  hub_.handlers.on_done(exchange ? exchange->request() : request_, status, seconds.count());
 }
 
 void Connection::linger() {
@@ -565,7 +582,7 @@ void HttpServer::State::on_accept(error_code error, tcp::socket socket) {
   auto connection = std::make_shared<Connection>(std::move(socket), hub);
   hub.connections.insert(connection);
   if (full) {
-    connection->refuse(hub.handlers.error_page(503, "Too many connections; try again soon."));
+    connection->refuse(hub.handlers.error_page("", 503, "Too many connections; try again soon."));
   } else {
     connection->start();
   }

@@ -66,8 +66,10 @@ class HttpExchange {
   virtual void on_close(std::function<void()> callback) = 0;
 };
 
-// Turns a failure below the API (malformed, too large, too slow) into a response.
-using HttpErrorPage = std::function<HttpResponse(int status, const std::string& message)>;
+// Turns a failure below the API (malformed, too large, too slow) into a response. The path is empty
+// when the request did not get that far.
+using HttpErrorPage =
+    std::function<HttpResponse(const std::string& path, int status, const std::string& message)>;
 
 struct HttpHandlers {
   // Headers are here, the body is not: a response refuses the request without reading it.
@@ -75,6 +77,10 @@ struct HttpHandlers {
   std::function<void(std::shared_ptr<HttpExchange>)> handle;
   std::function<void(int count)> on_stop_signal;  // the calls of signal_stop() so far
   HttpErrorPage error_page;
+  // May be empty. Each exchange whose headers came, and each refusal below the API, once, when its
+  // last byte left or its connection ended before that (status 499). The request may lack what was
+  // never read; `seconds` count from its first byte.
+  std::function<void(const HttpRequest&, int status, double seconds)> on_done;
 };
 
 // Work for the I/O thread, from any thread. Outlives the server; afterwards posts are dropped.

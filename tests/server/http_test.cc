@@ -31,7 +31,7 @@ struct HttpTest : testing::Test {
       handle(std::move(exchange));
     };
     handlers.on_stop_signal = [](int) {};
-    handlers.error_page = [](int status, const std::string& message) {
+    handlers.error_page = [](const std::string&, int status, const std::string& message) {
       return HttpResponse{status, {}, "text/plain", message};
     };
     auto listening = HttpServer::listen(options, handlers);
