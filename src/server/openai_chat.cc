@@ -11,6 +11,7 @@
 #include "server/field_reader.h"
 #include "server/http_text.h"
 #include "server/openai_stream.h"
+#include "server/turn_fields.h"
 
 namespace glint {
 namespace {
@@ -135,54 +136,6 @@ void read_logprobs(FieldReader& fields, const ApiSettings& settings, ChatShape& 
   shape.token_ids = fields.boolean_or("return_token_ids", false);
 }
 
-// The name in {"type": "function", "function": {"name"}} or {"type": "function" | "tool", "name"}.
-std::optional<std::string> chosen_name(const Json& choice) {
-  const Json* function = choice.find("function");
-  const Json* name = (function != nullptr ? function : &choice)->find("name");
-  if (name == nullptr || !name->is_string()) return std::nullopt;
-  return name->as_string();
-}
-
-void read_allowed_tools(FieldReader& fields, const Json& choice, ToolChoice& out) {
-  const Json* body = choice.find("allowed_tools");
-  if (body == nullptr) body = &choice;
-  FieldReader inner(*body, "tool_choice.");
-  const std::string mode = inner.string("mode").value_or("auto");
-  if (mode != "auto" && mode != "required") inner.fail("mode", "must be \"auto\" or \"required\"");
-  out.kind = mode == "required" ? ToolChoice::Kind::kRequired : ToolChoice::Kind::kAuto;
-  const Json* tools = inner.array("tools");
-  if (tools == nullptr || tools->as_array().empty()) {
-    inner.fail("tools", "must name at least one tool", "missing_field");
-  } else {
-    for (const Json& tool : tools->as_array()) {
-      const auto name = chosen_name(tool);
-      if (!name) inner.fail("tools", "must hold objects with a name", "invalid_type");
-      out.names.push_back(name.value_or(""));
-    }
-  }
-  fields.adopt(inner);
-}
-
-void read_tool_choice(FieldReader& fields, std::string_view field, const Json& choice,
-                      ToolChoice& out) {
-  using Kind = ToolChoice::Kind;
-  if (choice == Json("auto")) return;
-  if (choice == Json("none")) {
-    out.kind = Kind::kNone;
-  } else if (choice == Json("required") || choice == Json("any")) {
-    out.kind = Kind::kRequired;
-  } else if (!choice.is_object()) {
-    fields.fail(field, "must be \"none\", \"auto\", \"required\" or an object that names a tool");
-  } else if (choice.find("type") != nullptr && *choice.find("type") == Json("allowed_tools")) {
-    read_allowed_tools(fields, choice, out);
-  } else if (const auto name = chosen_name(choice)) {
-    out.kind = Kind::kNamed;
-    out.names = {*name};
-  } else {
-    fields.fail(field, "names no tool: {\"type\": \"function\", \"function\": {\"name\": ...}}");
-  }
-}
-
 // Functions as the API had them before tools.
 void read_functions(FieldReader& fields, ChatShape& shape, ChatRequest& chat) {
   const Json* functions = fields.array("functions");
@@ -212,52 +165,6 @@ void read_tools(FieldReader& fields, ChatShape& shape, ChatRequest& chat) {
   const bool forces = chat.tool_choice.kind == ToolChoice::Kind::kRequired ||
                       chat.tool_choice.kind == ToolChoice::Kind::kNamed;
   if (forces && chat.tools.is_null()) fields.fail("tool_choice", "needs tools");
-}
-
-void read_thinking_object(FieldReader& fields, ChatRequest& chat) {
-  const Json* thinking = fields.object("thinking");
-  if (thinking == nullptr) return;
-  FieldReader inner(*thinking, "thinking.");
-  const auto type = inner.string("type");
-  if (type == "enabled" || type == "disabled") {
-    chat.enable_thinking = type == "enabled";
-  } else if (type) {
-    inner.fail("type", "must be \"enabled\" or \"disabled\"");
-  }
-  const auto clear = inner.boolean("clear_thinking");
-  if (clear && chat.template_kwargs.find("clear_thinking") == nullptr) {
-    chat.template_kwargs.set("clear_thinking", Json(*clear));
-  }
-  if (const auto budget = inner.integer("budget_tokens", 0, kMaxInt))
-    chat.thinking_budget = static_cast<int>(*budget);
-  fields.adopt(inner);
-}
-
-void read_reasoning_object(FieldReader& fields, const ApiSettings& settings, ChatShape& shape,
-                           ChatRequest& chat) {
-  const Json* reasoning = fields.object("reasoning");
-  if (reasoning == nullptr) return;
-  FieldReader inner(*reasoning, "reasoning.");
-  const auto enabled = inner.boolean("enabled");
-  if (!chat.enable_thinking) chat.enable_thinking = enabled;
-  if (const auto budget = inner.integer("max_tokens", 0, kMaxInt); budget && !chat.thinking_budget)
-    chat.thinking_budget = static_cast<int>(*budget);
-  if (const auto effort = inner.string("effort")) apply_effort(settings, *effort, chat);
-  if (inner.boolean_or("exclude", false)) shape.reasoning_content = shape.reasoning = false;
-  fields.adopt(inner);
-}
-
-void read_thinking(FieldReader& fields, const ApiSettings& settings, ChatShape& shape,
-                   ChatRequest& chat) {
-  if (const Json* kwargs = fields.object("chat_template_kwargs")) chat.template_kwargs = *kwargs;
-  const auto budget = fields.integer("thinking_token_budget", 0, kMaxInt);
-  const auto alias = fields.integer("thinking_budget_tokens", 0, kMaxInt);
-  chat.thinking_budget = as_int(budget ? budget : alias);
-  if (const auto effort = fields.string("reasoning_effort")) apply_effort(settings, *effort, chat);
-  read_thinking_object(fields, chat);
-  read_reasoning_object(fields, settings, shape, chat);
-  if (!fields.boolean_or("include_reasoning", true))
-    shape.reasoning_content = shape.reasoning = false;
 }
 
 void read_conversation(FieldReader& fields, const ApiSettings& settings, ChatRequest& chat) {
@@ -312,7 +219,7 @@ std::expected<ApiCall, ApiError> parse_chat_call(std::string_view body,
   shape.include_stop_string = fields.boolean_or("include_stop_str_in_output", false);
   read_logprobs(fields, settings, shape, chat);
   read_tools(fields, shape, chat);
-  read_thinking(fields, settings, shape, chat);
+  if (!read_thinking(fields, settings, chat)) shape.reasoning_content = shape.reasoning = false;
   read_answer_format(fields, chat);
   read_serving(fields, settings, call, chat);
   chat.progress = fields.boolean_or("return_progress", false) && shape.stream.stream;
