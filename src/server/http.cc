@@ -367,14 +367,15 @@ void Connection::fail_parse(error_code error) {
 void Connection::send_whole(const HttpResponse& response, const std::string& id) {
   if (state_ == State::kClosed) return;
   keep_alive_ = keep_alive_ && !hub_.stopping;
+  const bool has_body = response.status != 204 && response.status != 304;
   const std::string framing =
-      response.status == 204 ? "" : fmt::format("Content-Length: {}\r\n", response.body.size());
+      has_body ? fmt::format("Content-Length: {}\r\n", response.body.size()) : "";
   answered_exchange_ = std::exchange(exchange_, nullptr);
   status_ = response.status;
   read_timer_.cancel();
   answered_ = true;
   std::string text = response_head(response, framing, hub_.options, id, keep_alive_);
-  if (!is_head_ && response.status != 204) text += response.body;
+  if (!is_head_ && has_body) text += response.body;
   send(text);
 }
 
