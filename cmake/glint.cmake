@@ -8,6 +8,9 @@ find_package(CLI11 REQUIRED)
 find_package(Boost 1.74 REQUIRED)
 find_path(LIBEDIT_INCLUDE_DIR histedit.h REQUIRED)  # line editing in `glint chat`
 find_library(LIBEDIT_LIBRARY edit REQUIRED)
+# Its CMake package would ask for the HTTP client and server of its other parts.
+find_path(PROMETHEUS_INCLUDE_DIR prometheus/registry.h REQUIRED)
+find_library(PROMETHEUS_CORE_LIBRARY prometheus-cpp-core REQUIRED)
 
 add_library(glint_flags INTERFACE)
 target_compile_options(glint_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -ffp-contract=off

@@ -27,6 +27,7 @@ DEBIAN = [  # package, what it is, how it gets in, licence, copyright
      "2017-2020 University of Cincinnati, developed by Henry Schreiner under NSF AWARD 1414736"),
     ("libboost-dev", "Boost", "compiled in (header only)", "BSL-1.0", "the Boost project's contributors"),
     ("libedit-dev", "libedit", "linked dynamically", "BSD-3-Clause", "1992-1993 The Regents of the University of California; 1997-2012 The NetBSD Foundation, Inc."),
+    ("prometheus-cpp-dev", "prometheus-cpp, its core", "linked dynamically", "MIT", "2016-2022 Jupp Mueller; 2017-2022 Gregor Jasny"),
     ("libstdc++6, libgcc-s1", "GCC's run-time libraries", "linked dynamically", "GPL-3.0 with the GCC Runtime Library Exception", "Free Software Foundation, Inc."),
     ("libc6", "GNU C library", "linked dynamically", "LGPL-2.1-or-later", "Free Software Foundation, Inc."),
     ("libgtest-dev, libgmock-dev", "GoogleTest", "tests only", "BSD-3-Clause", "2008 Google Inc."),
