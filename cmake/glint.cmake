@@ -93,6 +93,27 @@ function(glint_fuzzers folder)
   endforeach()
 endfunction()
 
+# Tests are long rows of assertions, which cost a compiler more than all of the program and gain nothing from being
+# optimised: they are compiled without, and share one precompiled header. Where they compute much themselves they are
+# compiled like the rest.
+set(GLINT_COMPUTING_TESTS kernels ops tensor models cache)
+if(GLINT_TESTS)
+  add_library(glint_test_header OBJECT ${PROJECT_SOURCE_DIR}/tests/test_header.cc)
+  target_link_libraries(glint_test_header PRIVATE glint_flags GTest::gtest GTest::gmock)
+  target_compile_options(glint_test_header PRIVATE -O0)
+  target_compile_definitions(glint_test_header PRIVATE
+    GLINT_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" GLINT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_precompile_headers(glint_test_header PRIVATE ${PROJECT_SOURCE_DIR}/tests/test_header.h)
+endif()
+
+function(glint_test_flags target name)
+  if(name IN_LIST GLINT_COMPUTING_TESTS OR CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    return()
+  endif()
+  target_compile_options(${target} PRIVATE -O0)
+  target_precompile_headers(${target} REUSE_FROM glint_test_header)
+endfunction()
+
 # glint_library(NAME DEPENDS ...): src/NAME/*.cc as glint_NAME, and tests/NAME/*.cc as the test program NAME_test
 # that links this folder alone with what it may include.
 function(glint_library name)
@@ -121,6 +142,7 @@ function(glint_library name)
       target_link_libraries(${name}_test PRIVATE glint_${name} GTest::gtest GTest::gmock GTest::gtest_main)
       target_compile_definitions(${name}_test PRIVATE
         GLINT_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" GLINT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+      glint_test_flags(${name}_test ${name})
       add_test(NAME ${name} COMMAND ${name}_test)
     endif()
     glint_fuzzers(${name})

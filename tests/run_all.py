@@ -119,6 +119,15 @@ def ctest(tally, stage, preset, jobs, names=None, environment=None):
     tally.add(passed, failures)
 
 
+def test_folders():
+    """Folders of tests/ with a gtest program."""
+    return sorted({f.parent.name for f in (ROOT / "tests").glob("*/*_test.cc")})
+
+
+def fuzz_targets():
+    return sorted(f.stem for f in (ROOT / "tests").glob("*/*_fuzz.cc") if f.parent.name != "tools")
+
+
 def stage_format(tally, jobs):
     if not shutil.which("clang-format-19"):
         print("    clang-format-19 is not installed: not checked")
@@ -183,8 +192,10 @@ def stage_clients(tally, jobs):
 
 def stage_asan(tally, jobs):
     # Not detect_stack_use_after_return: its stand-in for the stack is not aligned as GCC's 64-byte vectors need it.
-    if build("asan", "asan", jobs):
-        ctest(tally, "asan", "asan", jobs, environment={
+    # The programs of src/tools put together what the other folders test; they are not built a second time for this.
+    names = [n for n in test_folders() if n != "tools"] + fuzz_targets()
+    if build("asan", "asan", jobs, [n if n.endswith("_fuzz") else f"{n}_test" for n in names]):
+        ctest(tally, "asan", "asan", jobs, names, environment={
             "ASAN_OPTIONS": "detect_stack_use_after_return=0:strict_string_checks=1:allocator_may_return_null=1",
             "UBSAN_OPTIONS": "print_stacktrace=1"})
     else:

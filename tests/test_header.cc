@@ -1,0 +1,2 @@
+// Exists so that the header is compiled.
+#include "test_header.h"
