@@ -13,10 +13,48 @@
 
 namespace glint {
 
+// Who waits and runs as everybody sees it at once, while the engine thread may be in a long step.
+// Outlives the engine: tickets hold it.
+struct Places {
+  std::atomic<int> taken{0};  // waiting and running, those not counted whose ticket is cancelled
+  std::atomic<int> abandoned{0};  // cancelled while they waited, and still in a list
+};
+
 // The engine looks at the flag between steps. While it sleeps there is nothing to cancel, so nobody
 // need wake it.
 struct Ticket::Shared {
+  explicit Shared(std::shared_ptr<Places> p) : places(std::move(p)) {}
+
+  void queued() {
+    stage = Stage::kWaiting;
+    ++places->taken;
+  }
+  void cancel() {
+    cancelled.store(true, std::memory_order_relaxed);
+    Stage waiting = Stage::kWaiting, running = Stage::kRunning;
+    if (stage.compare_exchange_strong(waiting, Stage::kAbandoned)) {
+      ++places->abandoned;
+      --places->taken;
+    } else if (stage.compare_exchange_strong(running, Stage::kEnded)) {
+      --places->taken;
+    }
+  }
+  void started() {
+    Stage waiting = Stage::kWaiting;
+    stage.compare_exchange_strong(waiting, Stage::kRunning);
+  }
+  void ended() {
+    const Stage before = stage.exchange(Stage::kEnded);
+    if (before == Stage::kAbandoned) --places->abandoned;
+    if (before == Stage::kWaiting || before == Stage::kRunning) --places->taken;
+  }
+
   std::atomic<bool> cancelled{false};
+
+ private:
+  enum class Stage { kWaiting, kRunning, kAbandoned, kEnded };
+  std::atomic<Stage> stage{Stage::kEnded};
+  const std::shared_ptr<Places> places;
 };
 
 Ticket& Ticket::operator=(Ticket&& other) noexcept {
@@ -31,7 +69,7 @@ Ticket::~Ticket() {
 }
 
 void Ticket::cancel() {
-  if (shared_ != nullptr) shared_->cancelled.store(true, std::memory_order_relaxed);
+  if (shared_ != nullptr) shared_->cancel();
 }
 
 struct Engine::State {
@@ -44,6 +82,8 @@ struct Engine::State {
   void publish();
   // Takes what came in. False when the engine stops.
   bool take_work();
+  // Whether one more request may be queued. With the mutex held.
+  bool has_room() const;
 
   const Model& model;
   Exec& exec;
@@ -59,6 +99,9 @@ struct Engine::State {
   bool draining = false;
   int open = 0;  // submitted, and not yet told that they finished
   EngineStats stats;
+
+  const std::shared_ptr<Places> places = std::make_shared<Places>();
+  std::atomic<Clock::rep> step_began{0};  // 0: no step is at work
 
   std::thread thread;
 };
@@ -86,7 +129,11 @@ bool Engine::State::take_work() {
 }
 
 void Engine::State::run() {
-  while (take_work()) loop.step();
+  while (take_work()) {
+    step_began = Clock::now().time_since_epoch().count();
+    loop.step();
+    step_began = 0;
+  }
   loop.cancel_all();
   const std::lock_guard lock(mutex);
   stats = loop.stats();
@@ -124,24 +171,27 @@ Engine::~Engine() {
 Result<Ticket> Engine::submit(GenerateRequest request, EventSink sink) {
   GLINT_CHECK(sink != nullptr);
   Ticket ticket;
-  ticket.shared_ = std::make_shared<Ticket::Shared>();
-  const std::shared_ptr<const std::atomic<bool>> flag(ticket.shared_, &ticket.shared_->cancelled);
-  GLINT_TRY(auto sequence, make_sequence(std::move(request), std::move(sink), flag,
+  const auto shared = std::make_shared<Ticket::Shared>(state_->places);
+  ticket.shared_ = shared;
+  const EventSink counting = [shared, sink = std::move(sink)](TokenEvent event) {
+    if (event.kind == TokenEvent::Kind::kStarted) shared->started();
+    if (event.kind == TokenEvent::Kind::kFinished) shared->ended();
+    sink(std::move(event));
+  };
+  const std::shared_ptr<const std::atomic<bool>> flag(shared, &shared->cancelled);
+  GLINT_TRY(auto sequence, make_sequence(std::move(request), counting, flag,
                                          state_->model.info().vocab_size, state_->options.context));
   {
     const std::lock_guard lock(state_->mutex);
     if (state_->draining || state_->stopping) {
       return cancelled("the server is shutting down, and takes no new work");
     }
-    // Slots that are free count as room, since the engine thread may not have had time to fill
-    // them.
-    const int waiting = state_->stats.running + state_->stats.waiting +
-                        static_cast<int>(state_->inbox.size()) - state_->options.max_sequences;
-    if (waiting >= state_->options.max_queue) {
+    if (!state_->has_room()) {
       return exhausted(
           fmt::format("{} requests run and {} wait, which is all the queue holds; try again later",
                       state_->options.max_sequences, state_->options.max_queue));
     }
+    shared->queued();
     state_->inbox.push_back(std::move(sequence));
     ++state_->open;
   }
@@ -149,10 +199,23 @@ Result<Ticket> Engine::submit(GenerateRequest request, EventSink sink) {
   return ticket;
 }
 
+// Slots that are free count as room, since the engine thread may not have had time to fill them.
+bool Engine::State::has_room() const {
+  const int slots_and_queue = options.max_sequences + options.max_queue;
+  // Those that were cancelled hold memory until the step at work ends; so they are bounded too.
+  const std::size_t most_unseen = 4 * static_cast<std::size_t>(slots_and_queue);
+  return places->taken < slots_and_queue && inbox.size() < most_unseen;
+}
+
 EngineStats Engine::stats() const {
   const std::lock_guard lock(state_->mutex);
   EngineStats stats = state_->stats;
-  stats.waiting += static_cast<int>(state_->inbox.size());
+  const int waiting = stats.waiting + static_cast<int>(state_->inbox.size());
+  stats.waiting = std::max(0, waiting - state_->places->abandoned);
+  if (const Clock::rep began = state_->step_began; began != 0) {
+    const Clock::time_point then{Clock::duration(began)};
+    stats.step_age_s = std::max(0.0, seconds_between(then, Clock::now()));
+  }
   return stats;
 }
 

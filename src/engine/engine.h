@@ -28,8 +28,8 @@ struct EngineOptions {
 
 // Tokens of the steps so far: counts[i] steps had at most kBounds[i], the last one any number.
 struct BatchHistogram {
-  static constexpr std::array<int, 12> kBounds = {1,   8,   16,   32,   64,   128,
-                                                  256, 512, 1024, 2048, 4096, 8192};
+  static constexpr std::array<int, 13> kBounds = {1,   8,    16,   32,   64,   128,  256,
+                                                  512, 1024, 2048, 4096, 8192, 16384};
   std::array<std::uint64_t, kBounds.size() + 1> counts = {};  // not cumulative
   std::uint64_t sum = 0;
 };
@@ -45,8 +45,8 @@ struct EngineStats {
 
 class Engine;
 
-// A submitted request. Destroying it cancels the request (within one step); finished requests are
-// not affected.
+// A submitted request. Destroying it cancels the request: its place in the queue is free at once,
+// its pages within one step. Finished requests are not affected.
 class Ticket {
  public:
   Ticket() = default;
@@ -73,7 +73,7 @@ class Engine {
 
   // Errors, before anything is queued: kInvalidArgument (empty prompt, token out of vocabulary,
   // prompt leaves no room in the context: both numbers are named), kExhausted (queue full),
-  // kCancelled (draining).
+  // kCancelled (draining). Any other request fits: the cache holds a whole context.
   Result<Ticket> submit(GenerateRequest request, EventSink sink);
   EngineStats stats() const;
   const EngineOptions& options() const;

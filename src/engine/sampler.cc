@@ -3,18 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 
 #include "base/check.h"
+#include "engine/logits.h"
 
 namespace glint {
 namespace {
 
 constexpr float kGreedyBelow = 1e-5f;
-constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 // One step of splitmix64.
 std::uint64_t splitmix(std::uint64_t x) {
@@ -24,85 +22,29 @@ std::uint64_t splitmix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The scans below work on independent lanes, which compilers turn into vector instructions: a
-// vocabulary may have 150,000 tokens, and they run for each token that is sampled.
-constexpr std::size_t kLanes = 16;
-
-float max_of(std::span<const float> logits) {
-  std::array<float, kLanes> lanes;
-  lanes.fill(kMasked);
-  std::size_t i = 0;
-  for (; i + kLanes <= logits.size(); i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      const float x = logits[i + lane];
-      lanes[lane] = x > lanes[lane] ? x : lanes[lane];
-    }
-  }
-  for (; i < logits.size(); ++i) lanes[0] = std::max(lanes[0], logits[i]);
-  return std::ranges::max(lanes);
-}
-
-bool all_finite(std::span<const float> logits) {
-  // An exponent of all ones carries into the sign bit.
-  std::uint32_t carries = 0;
-  std::array<std::uint32_t, kLanes> lanes{};
-  std::size_t i = 0;
-  const auto carry = [](float x) {
-    return (std::bit_cast<std::uint32_t>(x) & 0x7f800000u) + 0x00800000u;
-  };
-  for (; i + kLanes <= logits.size(); i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] |= carry(logits[i + lane]);
-  }
-  for (; i < logits.size(); ++i) carries |= carry(logits[i]);
-  for (const std::uint32_t lane : lanes) carries |= lane;
-  return (carries & 0x80000000u) == 0;
-}
-
-Status check_finite(std::span<const float> logits) {
-  if (all_finite(logits)) return {};
-  const auto bad = std::ranges::find_if_not(logits, [](float x) { return std::isfinite(x); });
-  return internal_error(
-      fmt::format("the model's logit of token {} is {}", bad - logits.begin(), *bad));
-}
-
-std::int32_t position_of_max(std::span<const float> logits) {
-  return static_cast<std::int32_t>(std::ranges::find(logits, max_of(logits)) - logits.begin());
-}
-
-// The N likeliest, likeliest first, lower ids first among equals.
-std::vector<TokenLogprob> top_n(std::span<const float> logits, int n, double log_sum) {
-  const auto better = [&logits](std::int32_t a, std::int32_t b) {
-    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
-    return x != y ? x > y : a < b;
-  };
-  // A heap whose front is the worst of the best so far: most tokens are refused with one
-  // comparison.
-  const std::size_t wanted = std::min(static_cast<std::size_t>(n), logits.size());
-  std::vector<std::int32_t> best;
-  best.reserve(wanted + 1);
-  for (std::size_t i = 0; i < logits.size() && wanted > 0; ++i) {
-    const auto token = static_cast<std::int32_t>(i);
-    if (best.size() == wanted && !better(token, best.front())) continue;
-    best.push_back(token);
-    std::push_heap(best.begin(), best.end(), better);
-    if (best.size() > wanted) {
-      std::pop_heap(best.begin(), best.end(), better);
-      best.pop_back();
-    }
-  }
-  std::sort_heap(best.begin(), best.end(), better);
-  std::vector<TokenLogprob> out;
-  out.reserve(best.size());
-  for (const std::int32_t token : best) {
-    out.push_back({token, static_cast<float>(logits[static_cast<std::size_t>(token)] - log_sum)});
-  }
-  return out;
-}
-
 // Keeps an adjusted logit comparable whatever was added to it.
 float bounded(double x) {
   constexpr double kMax = std::numeric_limits<float>::max();
   return static_cast<float>(std::clamp(x, -kMax, kMax));
+}
+
+Status check_tokens(const char* field, std::span<const std::int32_t> tokens, int vocab_size) {
+  for (const std::int32_t token : tokens) {
+    if (token >= 0 && token < vocab_size) continue;
+    return invalid_argument(
+        fmt::format("{} names token {}, and the vocabulary has {}", field, token, vocab_size));
+  }
+  return {};
+}
+
+std::vector<std::uint32_t> mask_of(std::span<const std::int32_t> tokens) {
+  std::vector<std::uint32_t> bits;
+  for (const std::int32_t token : tokens) {
+    const std::size_t word = static_cast<std::size_t>(token) / 32;
+    if (bits.size() <= word) bits.resize(word + 1, 0);
+    bits[word] |= 1u << (token % 32);
+  }
+  return bits;
 }
 
 }  // namespace
@@ -110,19 +52,6 @@ float bounded(double x) {
 double uniform_draw(std::uint64_t seed, std::uint64_t index) {
   const std::uint64_t bits = splitmix(splitmix(seed) ^ splitmix(~index));
   return static_cast<double>(bits >> 11) * 0x1.0p-53;
-}
-
-Result<std::int32_t> argmax(std::span<const float> logits) {
-  GLINT_CHECK(!logits.empty());
-  GLINT_TRY_VOID(check_finite(logits));
-  return position_of_max(logits);
-}
-
-double log_sum_exp(std::span<const float> logits) {
-  const float max = max_of(logits);
-  double sum = 0;
-  for (const float x : logits) sum += std::exp(x - max);
-  return max + std::log(sum);
 }
 
 Status check_sampling(const SamplingParams& params, int vocab_size) {
@@ -150,12 +79,23 @@ Status check_sampling(const SamplingParams& params, int vocab_size) {
     }
     if (!std::isfinite(bias)) return wrong("logit_bias", bias, "finite");
   }
+  GLINT_TRY_VOID(check_tokens("allowed_tokens", params.allowed_tokens, vocab_size));
+  for (const std::vector<std::int32_t>& run : params.bad_sequences) {
+    if (run.empty()) return invalid_argument("bad_sequences holds an empty run of tokens");
+    GLINT_TRY_VOID(check_tokens("bad_sequences", run, vocab_size));
+  }
   return {};
 }
 
 Sampler::Sampler(SamplingParams params, int min_tokens, std::vector<std::int32_t> stop_ids,
                  std::span<const std::int32_t> prompt)
-    : params_(std::move(params)), min_tokens_(min_tokens), stop_ids_(std::move(stop_ids)) {
+    : params_(std::move(params)),
+      min_tokens_(min_tokens),
+      stop_ids_(std::move(stop_ids)),
+      allowed_(mask_of(params_.allowed_tokens)) {
+  for (const std::vector<std::int32_t>& run : params_.bad_sequences) {
+    tail_size_ = std::max(tail_size_, run.size() - 1);
+  }
   if (params_.repetition_penalty == 1.0f || params_.repeat_last_n == 0) return;
   if (params_.repeat_last_n > 0) {
     const auto kept = std::min(prompt.size(), static_cast<std::size_t>(params_.repeat_last_n));
@@ -167,6 +107,10 @@ Sampler::Sampler(SamplingParams params, int min_tokens, std::vector<std::int32_t
 
 void Sampler::accept(std::int32_t token) {
   ++num_generated_;
+  if (tail_size_ > 0) {
+    if (tail_.size() == tail_size_) tail_.erase(tail_.begin());
+    tail_.push_back(token);
+  }
   if (params_.presence_penalty != 0 || params_.frequency_penalty != 0) ++generated_[token];
   if (params_.repetition_penalty == 1.0f || params_.repeat_last_n == 0) return;
   ++repeated_[token];
@@ -181,7 +125,8 @@ void Sampler::accept(std::int32_t token) {
   window_next_ = (window_next_ + 1) % window_.size();
 }
 
-Result<Sample> Sampler::next(std::span<float> logits) {
+Result<Sample> Sampler::next(std::span<float> logits, const NextTokens& rule,
+                             std::int32_t scripted) {
   GLINT_CHECK(!logits.empty());
   GLINT_TRY_VOID(check_finite(logits));
   Sample sample;
@@ -190,18 +135,13 @@ Result<Sample> Sampler::next(std::span<float> logits) {
   const bool want_logprobs = params_.top_logprobs >= 0;
   if (want_logprobs) {
     log_sum = log_sum_exp(logits);
-    sample.top_logprobs = top_n(logits, params_.top_logprobs, log_sum);
+    sample.top_logprobs = likeliest(logits, params_.top_logprobs, log_sum);
     raw.assign(logits.begin(), logits.end());
   }
+  GLINT_TRY_VOID(mask(logits, rule));
+  hold_off_stops(logits);
   adjust(logits);
-  if (params_.temperature < kGreedyBelow) {
-    sample.token = position_of_max(logits);
-  } else {
-    sample.token = draw(logits);
-  }
-  if (sample.token < 0 || logits[static_cast<std::size_t>(sample.token)] == kMasked) {
-    return invalid_argument("min_tokens masks every token of the vocabulary");
-  }
+  sample.token = pick(logits, scripted);
   if (want_logprobs) {
     sample.logprob = static_cast<float>(raw[static_cast<std::size_t>(sample.token)] - log_sum);
   }
@@ -209,16 +149,67 @@ Result<Sample> Sampler::next(std::span<float> logits) {
   return sample;
 }
 
-// Everything between the raw logits and the temperature.
+// Leaves at least one token.
+Status Sampler::mask(std::span<float> logits, const NextTokens& rule) const {
+  if (!allowed_.empty()) apply_mask(logits, allowed_);
+  for (const std::vector<std::int32_t>& run : params_.bad_sequences) {
+    if (would_complete(run)) logits[static_cast<std::size_t>(run.back())] = kMasked;
+  }
+  const std::size_t forced = static_cast<std::size_t>(std::max(0, rule.forced));
+  if (rule.forced >= 0) {
+    if (forced >= logits.size()) {
+      return internal_error(fmt::format("a constraint forces token {}, and the vocabulary has {}",
+                                        rule.forced, logits.size()));
+    }
+    const float kept = logits[forced];
+    std::ranges::fill(logits, kMasked);
+    logits[forced] = kept;
+  } else if (!rule.allowed.empty()) {
+    apply_mask(logits, rule.allowed);
+  }
+  const bool constrained = rule.forced >= 0 || !rule.allowed.empty();
+  if (!constrained && allowed_.empty() && params_.bad_sequences.empty()) return {};
+  if (max_of(logits) != kMasked) return {};
+  if (constrained && rule.forced < 0 && !allows_any(rule.allowed, logits.size())) {
+    return internal_error("the constraint on this answer allows no token at all");
+  }
+  return invalid_argument(fmt::format("allowed tokens and bad words leave {} to choose",
+                                      constrained ? "none of the tokens that the answer's format "
+                                                    "allows"
+                                                  : "no token"));
+}
+
+// Whether this run ends with the next token, if that is its last one.
+bool Sampler::would_complete(std::span<const std::int32_t> run) const {
+  const auto before = run.first(run.size() - 1);
+  return before.size() <= tail_.size() &&
+         std::ranges::equal(before, std::span(tail_).last(before.size()));
+}
+
+// min_tokens: masks the stop ids, unless that would leave nothing.
+void Sampler::hold_off_stops(std::span<float> logits) {
+  if (num_generated_ >= static_cast<std::uint64_t>(std::max(0, min_tokens_))) return;
+  std::vector<std::pair<std::size_t, float>> held;
+  for (const std::int32_t token : stop_ids_) {
+    const std::size_t index = static_cast<std::size_t>(token);
+    if (token < 0 || index >= logits.size()) continue;
+    held.emplace_back(index, std::exchange(logits[index], kMasked));
+  }
+  if (held.empty() || max_of(logits) != kMasked) return;
+  for (const auto& [index, logit] : held) logits[index] = std::max(logits[index], logit);
+}
+
+std::int32_t Sampler::pick(std::span<float> logits, std::int32_t scripted) {
+  if (scripted >= 0 && logits[static_cast<std::size_t>(scripted)] != kMasked) return scripted;
+  if (scripted >= 0 || params_.temperature < kGreedyBelow) return position_of_max(logits);
+  return draw(logits);
+}
+
+// What moves logits of single tokens: masked ones stay masked.
 void Sampler::adjust(std::span<float> logits) const {
   const auto in_range = [&logits](std::int32_t token) {
     return token >= 0 && static_cast<std::size_t>(token) < logits.size();
   };
-  if (num_generated_ < static_cast<std::uint64_t>(std::max(0, min_tokens_))) {
-    for (const std::int32_t token : stop_ids_) {
-      if (in_range(token)) logits[static_cast<std::size_t>(token)] = kMasked;
-    }
-  }
   const auto change = [&](std::int32_t token, auto&& fn) {
     float& x = logits[static_cast<std::size_t>(token)];
     if (x != kMasked) x = bounded(fn(static_cast<double>(x)));
@@ -238,7 +229,6 @@ void Sampler::adjust(std::span<float> logits) const {
 
 std::int32_t Sampler::draw(std::span<float> logits) {
   const float max = max_of(logits);
-  if (max == kMasked) return -1;
   const float inverse = 1.0f / params_.temperature;
   const float floor = params_.min_p > 0 ? std::log(params_.min_p) : kMasked;
   // From here on logits are relative to the likeliest, and what min_p drops is masked.

@@ -16,14 +16,7 @@ namespace glint {
 // Uniform in [0, 1), a function of its arguments alone.
 double uniform_draw(std::uint64_t seed, std::uint64_t index);
 
-// The likeliest token, the lowest id among equals. Errors: kInternal when a logit is NaN or
-// infinite.
-Result<std::int32_t> argmax(std::span<const float> logits);
-
-// log(sum e^logits), accumulated in double in order of ids. Logits must be finite.
-double log_sum_exp(std::span<const float> logits);
-
-// Names the field and its range. `vocab_size` bounds the ids of logit_bias.
+// Names the field and its range. `vocab_size` bounds every token id.
 Status check_sampling(const SamplingParams& params, int vocab_size);
 
 struct Sample {
@@ -39,9 +32,12 @@ class Sampler {
   Sampler(SamplingParams params, int min_tokens, std::vector<std::int32_t> stop_ids,
           std::span<const std::int32_t> prompt);
 
-  // Picks the next token, and scribbles over `logits`. Errors: kInternal when a logit is NaN or
-  // infinite, kInvalidArgument when the parameters leave no token to choose.
-  Result<Sample> next(std::span<float> logits);
+  // Picks the next token, and scribbles over `logits`. `scripted`: the token to pick, unless a mask
+  // forbids it: then it is the best that none forbids. Errors: kInternal when a logit is NaN or
+  // infinite, or the rule allows nothing; kInvalidArgument when the parameters leave no token to
+  // choose.
+  Result<Sample> next(std::span<float> logits, const NextTokens& rule = {},
+                      std::int32_t scripted = -1);
 
  private:
   struct Candidate {
@@ -62,6 +58,10 @@ class Sampler {
   static constexpr std::size_t kNumBins = 2048;
 
   void accept(std::int32_t token);
+  Status mask(std::span<float> logits, const NextTokens& rule) const;
+  bool would_complete(std::span<const std::int32_t> run) const;
+  void hold_off_stops(std::span<float> logits);
+  std::int32_t pick(std::span<float> logits, std::int32_t scripted);
   void adjust(std::span<float> logits) const;
   std::int32_t draw(std::span<float> logits);
   Candidate nucleus(std::span<const float> scaled);
@@ -71,6 +71,9 @@ class Sampler {
   SamplingParams params_;
   int min_tokens_;
   std::vector<std::int32_t> stop_ids_;
+  std::vector<std::uint32_t> allowed_;  // allowed_tokens as bits; empty: all
+  std::vector<std::int32_t> tail_;      // generated last, as many as a bad sequence needs to know
+  std::size_t tail_size_ = 0;
   std::vector<std::int32_t> window_;  // ring of the last repeat_last_n tokens
   std::size_t window_next_ = 0;
   std::unordered_map<std::int32_t, int> repeated_;   // token -> times in the window

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "engine/sampler.h"
+#include "engine/logits.h"
 
 namespace glint {
 namespace {

@@ -2,8 +2,23 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace glint {
 namespace {
+
+constexpr double kLongestStallS = 3600;
+
+Status check_script(const TokenScript& script, int vocab_size) {
+  for (const std::int32_t token : script.tokens) {
+    if (token >= 0 && token < vocab_size) continue;
+    return invalid_argument(
+        fmt::format("the script names token {}, and the vocabulary has {}", token, vocab_size));
+  }
+  if (std::isfinite(script.stall_s) && script.stall_s <= kLongestStallS) return {};
+  return invalid_argument(fmt::format("the script stalls for {} s, and must not for more than {} s",
+                                      script.stall_s, kLongestStallS));
+}
 
 Status check_request(const GenerateRequest& request, int vocab_size, int context) {
   if (request.prompt.empty()) return invalid_argument("the prompt is empty");
@@ -24,6 +39,7 @@ Status check_request(const GenerateRequest& request, int vocab_size, int context
     return invalid_argument(
         fmt::format("max_tokens is {}, and must be 1 or more", request.max_tokens));
   }
+  if (request.script != nullptr) GLINT_TRY_VOID(check_script(*request.script, vocab_size));
   return check_sampling(request.sampling, vocab_size);
 }
 
@@ -58,6 +74,11 @@ Result<std::unique_ptr<Sequence>> make_sequence(GenerateRequest request, EventSi
       .sampler = std::move(sampler),
       .sink = std::move(sink),
       .cancelled = std::move(cancelled),
+      .constraint = std::move(request.constraint),
+      .script = std::move(request.script),
+      .prompt_logprobs = request.prompt_logprobs,
+      .progress = request.progress,
+      .priority = request.priority,
       .cache = {},
       .submitted = Clock::now(),
       .started_at = {},

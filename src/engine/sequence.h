@@ -33,10 +33,19 @@ struct Sequence {
   Sampler sampler;
   EventSink sink;
   std::shared_ptr<const std::atomic<bool>> cancelled;
+  std::shared_ptr<TokenConstraint> constraint;  // null: none
+  std::shared_ptr<const TokenScript> script;    // null: none
+  int prompt_logprobs = -1;
+  bool progress = false;
+  int priority = 0;
 
-  SequenceCache cache;    // its length is how many tokens are computed
-  bool started = false;   // kStarted was sent
-  int cached_tokens = 0;  // of the prompt, when it started
+  std::uint64_t arrival = 0;             // counts up
+  SequenceCache cache;                   // its length is how many tokens are computed
+  bool started = false;                  // kStarted was sent
+  int cached_tokens = 0;                 // of the prompt, when it started
+  int num_judged = 0;                    // of the prompt: their log-probs were sent
+  int told_progress = 0;                 // the last that was sent
+  Clock::time_point stalled_until = {};  // by its script
   Clock::time_point submitted;
   Clock::time_point started_at;
   Clock::time_point first_token_at;
@@ -44,6 +53,16 @@ struct Sequence {
   int known() const { return static_cast<int>(tokens.size()); }
   int computed() const { return cache.length(); }
   int num_generated() const { return known() - prompt_len; }
+  bool is_cancelled() const { return cancelled->load(std::memory_order_relaxed); }
+  // Log-probs of its prompt are still to be sent: all of it has to be computed.
+  bool judges_prompt() const { return prompt_logprobs >= 0 && num_judged < prompt_len; }
+  // What the script says of the token to sample next; -1: nothing.
+  std::int32_t scripted_token() const {
+    const std::size_t index = static_cast<std::size_t>(num_generated());
+    return script != nullptr && index < script->tokens.size() ? script->tokens[index] : -1;
+  }
+  bool scripts_nan() const { return script != nullptr && script->nan_at == num_generated(); }
+  bool scripts_stall() const { return script != nullptr && script->stall_s > 0; }
   bool is_stop(std::int32_t token) const {
     return std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end();
   }

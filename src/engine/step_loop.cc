@@ -3,34 +3,80 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "base/check.h"
 #include "base/log.h"
 
 namespace glint {
+namespace {
+
+// Rows of logits that judge prompts, in one step: 64 rows of 150,000 floats are 40 MB.
+constexpr int kMaxPromptRows = 64;
+// How long a step sleeps that has nothing to do but to wait for a script.
+constexpr auto kStallNap = std::chrono::milliseconds(2);
+
+void count_batch(BatchHistogram& histogram, int num_tokens) {
+  const auto bound = std::ranges::lower_bound(BatchHistogram::kBounds, num_tokens);
+  ++histogram.counts[static_cast<std::size_t>(bound - BatchHistogram::kBounds.begin())];
+  histogram.sum += static_cast<std::uint64_t>(num_tokens);
+}
+
+bool is_stalled(const Sequence& sequence, Clock::time_point now) {
+  return sequence.scripts_stall() && (!sequence.started || now < sequence.stalled_until);
+}
+
+}  // namespace
 
 StepLoop::StepLoop(const Model& model, Exec& exec, Cache& cache, const EngineOptions& options,
                    std::function<void()> publish)
-    : model_(model), exec_(exec), cache_(cache), options_(options), publish_(std::move(publish)) {}
+    : model_(model),
+      exec_(exec),
+      cache_(cache),
+      options_(options),
+      publish_(std::move(publish)),
+      alone_chunk_(options.max_batch_tokens, options.max_alone_tokens) {}
+
+void StepLoop::add(std::unique_ptr<Sequence> sequence) {
+  sequence->arrival = num_added_++;
+  insert(waiting_, std::move(sequence));
+}
+
+bool StepLoop::is_senior(const Sequence& a, const Sequence& b) const {
+  if (options_.by_priority && a.priority != b.priority) return a.priority < b.priority;
+  return a.arrival < b.arrival;
+}
+
+void StepLoop::insert(std::vector<SequencePtr>& list, SequencePtr sequence) const {
+  const auto place = std::ranges::upper_bound(
+      list, sequence,
+      [this](const SequencePtr& a, const SequencePtr& b) { return is_senior(*a, *b); });
+  list.insert(place, std::move(sequence));
+}
 
 void StepLoop::step() {
   end_cancelled();
+  admit_stalled();
   if (idle()) return;
   const StepPlan next = plan();
-  GLINT_CHECK(!next.shares.empty());  // the cache holds at least one whole context
-  if (next.num_admitted > 0) {
-    admit(next.num_admitted);
-    publish_();
+  if (next.shares.empty()) {
+    // The cache holds at least one whole context, so only a script is in the way.
+    const auto now = Clock::now();
+    GLINT_CHECK(std::ranges::any_of(
+        running_, [now](const SequencePtr& sequence) { return sequence->scripts_stall(); }));
+    std::this_thread::sleep_for(kStallNap);
+    return;
   }
-  build_batch(next.shares);
-  if (!tokens_.empty()) run_batch();
+  for (int i = 0; i < next.num_admitted; ++i) ready_.push_back(&admit_first());
+  if (next.num_admitted > 0) publish_();
+  run_batch(next.shares);
   remove_finished();
 }
 
 void StepLoop::end_cancelled() {
   const auto now = Clock::now();
   const auto end = [&](Sequence& sequence) {
-    if (sequence.cancelled->load(std::memory_order_relaxed)) {
+    if (sequence.is_cancelled()) {
       finish(sequence, FinishReason::kCancelled);
     } else if (sequence.timed_out(now)) {
       finish(sequence, FinishReason::kError,
@@ -42,31 +88,70 @@ void StepLoop::end_cancelled() {
   remove_finished();
 }
 
-StepPlan StepLoop::plan() {
+// They take their slot and start, but no part in the steps until their time has passed.
+void StepLoop::admit_stalled() {
+  bool admitted = false;
+  while (static_cast<int>(running_.size()) < options_.max_sequences && !waiting_.empty() &&
+         is_stalled(*waiting_.front(), Clock::now())) {
+    admit_first();
+    admitted = true;
+  }
+  if (admitted) publish_();
+}
+
+StepLimits StepLoop::limits() const {
   const bool alone = running_.size() + waiting_.size() == 1;
-  const StepLimits limits{
-      .max_sequences = options_.max_sequences,
-      .max_batch_tokens = alone ? std::max(options_.max_batch_tokens, options_.max_alone_tokens)
-                                : options_.max_batch_tokens};
+  const int num_stalled = static_cast<int>(running_.size() - ready_.size());
+  return {.max_sequences = options_.max_sequences - num_stalled,
+          .max_batch_tokens = alone ? alone_chunk_.length() : options_.max_batch_tokens};
+}
+
+// How many tokens of a prompt that is judged may go into one step: all of them together have a
+// bounded number of rows.
+int StepLoop::judged_chunk() const {
+  const auto judges = [](const SequencePtr& sequence) { return sequence->judges_prompt(); };
+  const auto count =
+      std::ranges::count_if(running_, judges) + std::ranges::count_if(waiting_, judges);
+  return std::max(1, kMaxPromptRows / static_cast<int>(std::max<std::ptrdiff_t>(1, count)));
+}
+
+SequenceView StepLoop::view_of(const Sequence& sequence, int judged_chunk) const {
+  SequenceView view{.known = sequence.known(),
+                    .computed = sequence.computed(),
+                    .pages = static_cast<int>(sequence.cache.pages().size())};
+  if (sequence.judges_prompt()) view.most = judged_chunk;
+  return view;
+}
+
+StepPlan StepLoop::plan() {
   while (true) {
+    const auto now = Clock::now();
+    const int judged = judged_chunk();
     std::vector<SequenceView> running, waiting;
+    ready_.clear();
     for (const SequencePtr& sequence : running_) {
-      running.push_back({.known = sequence->known(),
-                         .computed = sequence->computed(),
-                         .pages = static_cast<int>(sequence->cache.pages().size())});
+      if (is_stalled(*sequence, now)) continue;
+      ready_.push_back(sequence.get());
+      running.push_back(view_of(*sequence, judged));
     }
     const std::size_t slots = static_cast<std::size_t>(options_.max_sequences) - running_.size();
     for (std::size_t i = 0; i < std::min(slots, waiting_.size()); ++i) {
-      const Cache::PrefixMatch match = cache_.match(waiting_[i]->tokens, waiting_[i]->cache_salt);
-      if (is_being_computed(i, match.pages)) break;
-      waiting.push_back({.known = waiting_[i]->known(),
-                         .computed = match.pages * kPageSize,
-                         .pages = match.pages,
-                         .taken = match.unleased});
+      const Sequence& sequence = *waiting_[i];
+      if (is_stalled(sequence, now)) break;
+      SequenceView view = view_of(sequence, judged);
+      if (!sequence.judges_prompt()) {
+        const Cache::PrefixMatch match = cache_.match(sequence.tokens, sequence.cache_salt);
+        if (is_being_computed(i, match.pages)) break;
+        view.computed = match.pages * kPageSize;
+        view.pages = match.pages;
+        view.taken = match.unleased;
+      }
+      waiting.push_back(view);
     }
-    StepPlan next = plan_step(running, waiting, cache_.available_pages(), limits);
+    if (running.empty() && waiting.empty()) return {};
+    StepPlan next = plan_step(running, waiting, cache_.available_pages(), limits());
     if (next.preempt < 0) return next;
-    preempt(next.preempt);
+    preempt_youngest();
   }
 }
 
@@ -89,100 +174,95 @@ bool StepLoop::is_being_computed(std::size_t waiting_index, int cached_pages) co
 }
 
 // Its full pages stay in the prefix tree while there is room, so it may not even have to compute
-// them again.
-void StepLoop::preempt(int index) {
-  SequencePtr sequence = std::move(running_[static_cast<std::size_t>(index)]);
-  running_.erase(running_.begin() + index);
+// them again. A stalled one may be it, though the plan did not know it: its pages are as good.
+void StepLoop::preempt_youngest() {
+  SequencePtr sequence = std::move(running_.back());
+  running_.pop_back();
   sequence->cache = SequenceCache();
-  waiting_.push_front(std::move(sequence));
+  insert(waiting_, std::move(sequence));
   ++counters_.preemptions;
 }
 
-void StepLoop::admit(int count) {
-  for (; count > 0; --count) {
-    SequencePtr sequence = std::move(waiting_.front());
-    waiting_.pop_front();
-    sequence->cache = cache_.start(sequence->tokens, sequence->cache_salt);
-    running_.push_back(std::move(sequence));
-    if (!running_.back()->started) start(*running_.back());
-  }
+Sequence& StepLoop::admit_first() {
+  SequencePtr owner = std::move(waiting_.front());
+  waiting_.erase(waiting_.begin());
+  Sequence& sequence = *owner;
+  const std::span<const std::int32_t> reusable =
+      sequence.judges_prompt() ? std::span<const std::int32_t>() : sequence.tokens;
+  sequence.cache = cache_.start(reusable, sequence.cache_salt);
+  insert(running_, std::move(owner));
+  if (!sequence.started) start(sequence);
+  return sequence;
 }
 
 void StepLoop::start(Sequence& sequence) {
   sequence.started = true;
   sequence.started_at = Clock::now();
   sequence.cached_tokens = sequence.computed();
+  if (sequence.scripts_stall()) {
+    sequence.stalled_until =
+        sequence.started_at + std::chrono::duration_cast<Clock::duration>(
+                                  std::chrono::duration<double>(sequence.script->stall_s));
+  }
   counters_.prompt_tokens += static_cast<std::uint64_t>(sequence.prompt_len);
   sequence.sink({.kind = TokenEvent::Kind::kStarted, .usage = sequence.usage(sequence.started_at)});
 }
 
-void StepLoop::build_batch(const std::vector<Share>& shares) {
-  tokens_.clear();
-  spans_.clear();
-  members_.clear();
-  logit_rows_.clear();
+void StepLoop::run_batch(const std::vector<Share>& shares) {
+  batch_.clear();
   for (const Share& share : shares) {
-    Sequence& sequence = *running_[static_cast<std::size_t>(share.sequence)];
-    if (const Status status = sequence.cache.reserve(share.count); !status.has_value()) {
-      finish(sequence, FinishReason::kError, status.error());
-      continue;
-    }
-    const int begin = static_cast<int>(tokens_.size());
-    const int start = sequence.computed();
-    const auto fresh =
-        std::span(sequence.tokens)
-            .subspan(static_cast<std::size_t>(start), static_cast<std::size_t>(share.count));
-    tokens_.insert(tokens_.end(), fresh.begin(), fresh.end());
-    spans_.push_back(
-        {.begin = begin, .count = share.count, .start = start, .pages = sequence.cache.pages()});
-    members_.push_back(&sequence);
-    if (start + share.count == sequence.known()) logit_rows_.push_back(begin + share.count - 1);
+    Sequence& sequence = *ready_[static_cast<std::size_t>(share.sequence)];
+    const Status status = batch_.add(sequence, share.count);
+    if (!status.has_value()) finish(sequence, FinishReason::kError, status.error());
   }
-}
-
-void StepLoop::run_batch() {
-  const std::size_t vocab_size = static_cast<std::size_t>(model_.info().vocab_size);
-  if (logits_.size() < logit_rows_.size() * vocab_size)
-    logits_.resize(logit_rows_.size() * vocab_size);
-  const std::span<float> logits = std::span(logits_).first(logit_rows_.size() * vocab_size);
-  model_.forward(exec_, cache_, {.tokens = tokens_, .sequences = spans_, .logit_rows = logit_rows_},
-                 logits);
+  if (batch_.empty()) return;
+  const auto began = Clock::now();
+  batch_.run(model_, exec_, cache_, constraints_);
+  if (size() == 1) alone_chunk_.ran(batch_.num_tokens(), seconds_between(began, Clock::now()));
   ++counters_.steps;
-  jobs_.clear();
-  for (std::size_t i = 0; i < spans_.size(); ++i) {
-    Sequence& sequence = *members_[i];
-    sequence.cache.commit(std::span(tokens_).subspan(static_cast<std::size_t>(spans_[i].begin),
-                                                     static_cast<std::size_t>(spans_[i].count)));
-    if (sequence.computed() == sequence.known()) jobs_.push_back({&sequence, Sample{}});
-  }
-  sample_all();
+  count_batch(counters_.batch_tokens, batch_.num_tokens());
+  for (const StepBatch::Member& member : batch_.members()) report(member);
 }
 
-void StepLoop::sample_all() {
-  const std::size_t vocab_size = static_cast<std::size_t>(model_.info().vocab_size);
-  const auto sample = [this, vocab_size](std::size_t job, int) {
-    jobs_[job].outcome =
-        jobs_[job].sequence->sampler.next(std::span(logits_).subspan(job * vocab_size, vocab_size));
-  };
-  if (jobs_.size() == 1) {
-    sample(0, 0);
-  } else if (!jobs_.empty()) {
-    exec_.pool.run(jobs_.size(), sample);
+void StepLoop::report(const StepBatch::Member& member) {
+  Sequence& sequence = *member.sequence;
+  for (const StepBatch::Row& row : batch_.rows_of(member)) {
+    if (!row.status.has_value()) return fail(sequence, row);
   }
-  for (SampleJob& job : jobs_) {
-    if (job.outcome.has_value()) {
-      emit_token(*job.sequence, *job.outcome);
-      continue;
-    }
-    log_warn(fmt::format("a request failed after {} tokens: {}", job.sequence->known(),
-                         job.outcome.error().message));
-    finish(*job.sequence, FinishReason::kError, job.outcome.error());
-    // Its rows may be as broken as its logits: nobody should start from them.
-    if (job.outcome.error().code == ErrorCode::kInternal) cache_.clear_prefixes();
+  // Somebody's sink may cancel somebody else's ticket.
+  if (sequence.is_cancelled()) return finish(sequence, FinishReason::kCancelled);
+  const int prompt_computed = std::min(sequence.computed(), sequence.prompt_len);
+  if (sequence.progress && prompt_computed > sequence.told_progress) {
+    sequence.told_progress = prompt_computed;
+    sequence.sink({.kind = TokenEvent::Kind::kProgress, .prompt_computed = prompt_computed});
   }
+  if (sequence.judges_prompt()) report_prompt(member);
+  if (!member.samples) return;
+  if (sequence.is_cancelled()) return finish(sequence, FinishReason::kCancelled);
+  emit_token(sequence, std::move(batch_.rows_of(member).back().sample));
 }
 
-void StepLoop::emit_token(Sequence& sequence, const Sample& sample) {
+void StepLoop::report_prompt(const StepBatch::Member& member) {
+  Sequence& sequence = *member.sequence;
+  TokenEvent event{.kind = TokenEvent::Kind::kPrompt};
+  if (sequence.num_judged == 0) event.prompt_logprobs.push_back({.token = sequence.tokens[0]});
+  for (StepBatch::Row& row : batch_.rows_of(member).first(member.num_prompt_rows)) {
+    event.prompt_logprobs.push_back(std::move(row.judged));
+  }
+  if (event.prompt_logprobs.empty()) return;
+  sequence.num_judged += static_cast<int>(event.prompt_logprobs.size());
+  sequence.sink(std::move(event));
+}
+
+void StepLoop::fail(Sequence& sequence, const StepBatch::Row& row) {
+  log_warn(fmt::format("a request failed after {} tokens: {}", sequence.known(),
+                       row.status.error().message));
+  finish(sequence, FinishReason::kError, row.status.error());
+  // Its rows may be as broken as its logits: nobody should start from them.
+  if (row.is_broken) cache_.clear_prefixes();
+}
+
+void StepLoop::emit_token(Sequence& sequence, Sample sample) {
   if (sequence.num_generated() == 0) sequence.first_token_at = Clock::now();
   sequence.tokens.push_back(sample.token);
   ++counters_.generated_tokens;
@@ -191,7 +271,7 @@ void StepLoop::emit_token(Sequence& sequence, const Sample& sample) {
                  .token = sample.token,
                  .is_stop = is_stop,
                  .logprob = sample.logprob,
-                 .top_logprobs = sample.top_logprobs});
+                 .top_logprobs = std::move(sample.top_logprobs)});
   if (is_stop) {
     finish(sequence, FinishReason::kStop);
   } else if (sequence.num_generated() >= sequence.max_tokens) {

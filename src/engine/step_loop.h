@@ -3,14 +3,16 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "engine/chunk_pacer.h"
+#include "engine/constraint_thread.h"
 #include "engine/engine.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/step_batch.h"
 
 namespace glint {
 
@@ -21,10 +23,11 @@ class StepLoop {
   StepLoop(const Model& model, Exec& exec, Cache& cache, const EngineOptions& options,
            std::function<void()> publish);
 
-  void add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
+  void add(std::unique_ptr<Sequence> sequence);
   bool idle() const { return waiting_.empty() && running_.empty(); }
   int size() const { return static_cast<int>(waiting_.size() + running_.size()); }
-  // Ends what was cancelled or timed out, then runs the model once over a batch of the others.
+  // Ends what was cancelled or timed out, then runs the model once over a batch of the others. When
+  // scripts stall all of them, it sleeps for a moment instead.
   void step();
   // Ends every sequence as cancelled.
   void cancel_all();
@@ -34,21 +37,23 @@ class StepLoop {
 
  private:
   using SequencePtr = std::unique_ptr<Sequence>;
-  // A row of logits and who it belongs to.
-  struct SampleJob {
-    Sequence* sequence;
-    Result<Sample> outcome;
-  };
 
   void end_cancelled();
+  void insert(std::vector<SequencePtr>& list, SequencePtr sequence) const;
+  bool is_senior(const Sequence& a, const Sequence& b) const;
+  void admit_stalled();
   StepPlan plan();
+  StepLimits limits() const;
+  int judged_chunk() const;
+  SequenceView view_of(const Sequence& running, int judged_chunk) const;
   bool is_being_computed(std::size_t waiting_index, int cached_pages) const;
-  void preempt(int index);
-  void admit(int count);
-  void build_batch(const std::vector<Share>& shares);
-  void run_batch();
-  void sample_all();
-  void emit_token(Sequence& sequence, const Sample& sample);
+  void preempt_youngest();
+  Sequence& admit_first();
+  void run_batch(const std::vector<Share>& shares);
+  void report(const StepBatch::Member& member);
+  void report_prompt(const StepBatch::Member& member);
+  void fail(Sequence& sequence, const StepBatch::Row& row);
+  void emit_token(Sequence& sequence, Sample sample);
   void start(Sequence& sequence);
   void finish(Sequence& sequence, FinishReason reason, Error error = {});
   void remove_finished();
@@ -59,16 +64,14 @@ class StepLoop {
   const EngineOptions& options_;
   std::function<void()> publish_;
   EngineStats counters_;
-  std::deque<SequencePtr> waiting_;   // in order of arrival; preempted ones are older than the rest
-  std::vector<SequencePtr> running_;  // in order of arrival, all older than waiting
-
-  // Of the step at work; kept so that a steady state allocates nothing.
-  std::vector<std::int32_t> tokens_;
-  std::vector<SequenceSpan> spans_;
-  std::vector<Sequence*> members_;  // of the spans
-  std::vector<std::int32_t> logit_rows_;
-  std::vector<SampleJob> jobs_;
-  std::vector<float> logits_;
+  std::uint64_t num_added_ = 0;
+  // Both in order of seniority: of arrival, or of priority first.
+  std::vector<SequencePtr> waiting_;
+  std::vector<SequencePtr> running_;
+  std::vector<Sequence*> ready_;  // the running ones that no script stalls
+  ChunkPacer alone_chunk_;
+  StepBatch batch_;
+  ConstraintThread constraints_;
 };
 
 }  // namespace glint

@@ -10,6 +10,8 @@
 #include <random>
 #include <set>
 
+#include "engine/logits.h"
+
 namespace glint {
 namespace {
 
@@ -292,14 +294,13 @@ TEST(Sampler, a_bias_does_not_bring_back_a_masked_token) {
   EXPECT_EQ(next_token(s, {1.0f, 5.0f}), 0);
 }
 
-TEST(Sampler, nothing_left_to_choose_is_an_error) {
+TEST(Sampler, min_tokens_yields_when_nothing_else_is_left) {
   for (const float temperature : {0.0f, 1.0f}) {
-    auto s = sampler({.temperature = temperature}, {}, 1, {0, 1});
-    std::vector<float> logits = {1, 2};
-    const auto sample = s.next(logits);
-    ASSERT_FALSE(sample.has_value());
-    EXPECT_EQ(sample.error().code, ErrorCode::kInvalidArgument);
+    auto s = sampler({.temperature = temperature}, {}, 1, {0, 1, 1, 0});
+    EXPECT_GE(next_token(s, {1, 2}), 0);
   }
+  auto s = sampler({.temperature = 0}, {}, 1, {0, 1, 1, 0});
+  EXPECT_EQ(next_token(s, {1, 2}), 1) << "with the logits they had";
 }
 
 TEST(Sampler, logprobs_are_of_the_raw_logits) {

@@ -41,10 +41,37 @@ TEST(Scheduler, decoders_go_before_older_prefills) {
             "0:14 1:1 2:1");
 }
 
-TEST(Scheduler, prefills_share_the_budget_in_order_of_arrival) {
+TEST(Scheduler, the_oldest_prefill_takes_half_and_the_shortest_the_rest) {
   EXPECT_EQ(
       plan({prefilling(10, 0), prefilling(500, 100), prefilling(50, 0)}, {}, kPlenty, {4, 32}),
-      "0:10 1:22");
+      "0:10 2:22");
+  EXPECT_EQ(
+      plan({prefilling(500, 0), prefilling(500, 100), prefilling(50, 0)}, {}, kPlenty, {4, 32}),
+      "0:16 2:16");
+  EXPECT_EQ(plan({prefilling(500, 0), prefilling(9, 0), prefilling(5, 0)}, {}, kPlenty, {4, 32}),
+            "0:18 1:9 2:5")
+      << "what is left over goes back to the oldest";
+}
+
+TEST(Scheduler, prompts_of_one_length_end_one_after_the_other) {
+  EXPECT_EQ(plan({prefilling(40, 0), prefilling(40, 0), prefilling(40, 0)}, {}, kPlenty, {4, 32}),
+            "0:32");
+  EXPECT_EQ(plan({prefilling(40, 32), prefilling(40, 0), prefilling(40, 0)}, {}, kPlenty, {4, 32}),
+            "0:8 1:24");
+}
+
+TEST(Scheduler, a_short_prompt_joins_beside_a_long_one_and_is_done_at_once) {
+  EXPECT_EQ(plan({prefilling(60000, 100)}, {prefilling(200, 0)}, kPlenty, {8, 512}),
+            "0:312 1:200 +1");
+}
+
+TEST(Scheduler, a_sequence_gets_no_more_than_it_may) {
+  SequenceView limited = prefilling(500, 0);
+  limited.most = 8;
+  EXPECT_EQ(plan({limited, prefilling(500, 0)}, {}, kPlenty, {4, 32}), "0:8 1:24");
+  EXPECT_EQ(plan({}, {limited}, kPlenty, {4, 32}), "0:8 +1");
+  limited.most = 1;
+  EXPECT_EQ(plan({decoding(9), limited}, {}, kPlenty, {4, 32}), "0:1 1:1");
 }
 
 TEST(Scheduler, the_first_prefill_moves_even_when_everybody_else_decodes) {
@@ -56,9 +83,9 @@ TEST(Scheduler, the_first_prefill_moves_even_when_everybody_else_decodes) {
 TEST(Scheduler, admits_while_slots_and_budget_last) {
   const auto fresh = prefilling(10, 0);
   EXPECT_EQ(plan({}, {fresh, fresh, fresh}, kPlenty, {2, 64}), "0:10 1:10 +2");
-  EXPECT_EQ(plan({}, {fresh, fresh, fresh}, kPlenty, {3, 12}), "0:10 1:2 +2");
-  EXPECT_EQ(plan({decoding(5)}, {fresh, fresh}, kPlenty, {8, 11}), "0:1 1:10 +1");
-  EXPECT_EQ(plan({prefilling(100, 0)}, {fresh}, kPlenty, {8, 64}), "0:64");
+  EXPECT_EQ(plan({}, {fresh, fresh, fresh}, kPlenty, {3, 12}), "0:10 1:1 2:1 +3");
+  EXPECT_EQ(plan({decoding(5)}, {fresh, fresh}, kPlenty, {8, 11}), "0:1 1:9 2:1 +2");
+  EXPECT_EQ(plan({prefilling(100, 0)}, {fresh}, kPlenty, {8, 64}), "0:54 1:10 +1");
 }
 
 TEST(Scheduler, a_prefix_hit_leaves_fewer_tokens) {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "engine/sampler.h"
+#include "engine/logits.h"
 #include "fake_model.h"
 
 namespace glint {

@@ -6,89 +6,10 @@
 
 #include <random>
 
-#include "fake_model.h"
+#include "step_runner.h"
 
 namespace glint {
 namespace {
-
-using Tokens = std::vector<std::int32_t>;
-
-struct Outcome {
-  Tokens tokens;
-  int starts = 0, finishes = 0;
-  TokenEvent last;
-};
-
-// A step loop with sequences whose events are kept.
-class Runner {
- public:
-  Runner(FakeRig& rig, EngineOptions options)
-      : rig_(rig),
-        options_(options),
-        loop_(rig.model, rig.exec, rig.cache, options_, [this] { ++published_; }) {}
-  ~Runner() {
-    loop_.cancel_all();
-    rig_.cache.check_integrity();
-    EXPECT_EQ(rig_.cache.stats().leased_pages, 0u);
-    for (const auto& outcome : outcomes_) EXPECT_EQ(outcome->finishes, 1);
-    EXPECT_GE(published_, static_cast<int>(outcomes_.size()));
-  }
-
-  Outcome& add(GenerateRequest request) {
-    outcomes_.push_back(std::make_unique<Outcome>());
-    flags_.push_back(std::make_shared<std::atomic<bool>>(false));
-    Outcome& outcome = *outcomes_.back();
-    const auto sink = [&outcome](TokenEvent event) {
-      EXPECT_EQ(outcome.finishes, 0) << "nothing follows kFinished";
-      switch (event.kind) {
-        case TokenEvent::Kind::kStarted:
-          ++outcome.starts;
-          break;
-        case TokenEvent::Kind::kProgress:
-        case TokenEvent::Kind::kPrompt:
-          break;
-        case TokenEvent::Kind::kToken:
-          EXPECT_EQ(outcome.starts, 1);
-          outcome.tokens.push_back(event.token);
-          break;
-        case TokenEvent::Kind::kFinished:
-          ++outcome.finishes;
-          break;
-      }
-      outcome.last = std::move(event);
-    };
-    auto sequence = make_sequence(std::move(request), sink, flags_.back(), FakeModel::kVocabSize,
-                                  options_.context);
-    EXPECT_TRUE(sequence.has_value());
-    loop_.add(std::move(*sequence));
-    return outcome;
-  }
-  void cancel(std::size_t i) { flags_[i]->store(true); }
-  void run() {
-    for (int i = 0; !loop_.idle(); ++i) {
-      ASSERT_LT(i, 100000);
-      loop_.step();
-      if (i % 7 == 0) rig_.cache.check_integrity();
-    }
-  }
-  StepLoop& loop() { return loop_; }
-
- private:
-  FakeRig& rig_;
-  EngineOptions options_;
-  int published_ = 0;
-  std::vector<std::unique_ptr<Outcome>> outcomes_;
-  std::vector<std::shared_ptr<std::atomic<bool>>> flags_;
-  StepLoop loop_;
-};
-
-EngineOptions small_options(int slots = 4, int chunk = 32, int context = 512) {
-  return {.context = context, .max_sequences = slots, .max_batch_tokens = chunk};
-}
-
-GenerateRequest greedy_request(Tokens prompt, int max_tokens) {
-  return {.prompt = std::move(prompt), .sampling = {.temperature = 0}, .max_tokens = max_tokens};
-}
 
 GenerateRequest seeded_request(Tokens prompt, int max_tokens, std::uint64_t seed) {
   return {.prompt = std::move(prompt),
@@ -98,14 +19,6 @@ GenerateRequest seeded_request(Tokens prompt, int max_tokens, std::uint64_t seed
                        .presence_penalty = 0.3f,
                        .seed = seed},
           .max_tokens = max_tokens};
-}
-
-Tokens run_alone(GenerateRequest request, int chunk) {
-  FakeRig rig(16);
-  Runner runner(rig, small_options(1, chunk));
-  const Outcome& outcome = runner.add(std::move(request));
-  runner.run();
-  return outcome.tokens;
 }
 
 TEST(Invariance, greedy_equals_the_models_own_continuation_at_every_chunk) {
