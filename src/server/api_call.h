@@ -63,6 +63,7 @@ struct ApiSettings {
   bool trust_request_templates = false;
   bool by_priority = false;
   bool shows_reasoning_content = true, shows_reasoning = true;  // names of the reasoning field
+  bool takes_images = false;
   std::optional<bool> anthropic_thinking;  // when a request to /v1/messages does not say
   std::vector<std::pair<std::string, int>> effort_budgets;  // thinking budgets by effort
 };

@@ -1,12 +1,20 @@
 #include "server/api_error.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <string_view>
 #include <utility>
 
 #include "base/log.h"
 
 namespace glint {
 namespace {
+
+// Clients know a prompt that is too long by these words.
+constexpr std::string_view kContextPhrase = "maximum context length is ";
 
 Json text_or_null(const std::string& text) {
   return text.empty() ? Json() : Json(text);
@@ -31,7 +39,7 @@ bool contains(std::string_view text, std::string_view part) {
 
 ApiError client_error(const Error& error) {
   std::string code = error.code == ErrorCode::kUnsupported ? "unsupported_value" : "invalid_value";
-  if (contains(error.message, "maximum context length is")) code = "context_length_exceeded";
+  if (contains(error.message, kContextPhrase)) code = "context_length_exceeded";
   if (contains(error.message, "the chat template refused") || error.code == ErrorCode::kNotFound) {
     code = "template_error";
   }
@@ -108,6 +116,27 @@ void add_headers(const ApiError& error, HttpResponse& response) {
   if (error.status == 408) response.headers.emplace_back("x-should-retry", "false");
 }
 
+// The number that follows `phrase`, or -1.
+std::int64_t number_after(std::string_view text, std::string_view phrase) {
+  const std::size_t at = text.find(phrase);
+  if (at == std::string_view::npos) return -1;
+  const char* begin = text.data() + at + phrase.size();
+  std::int64_t number = -1;
+  std::from_chars(begin, text.data() + text.size(), number);
+  return number;
+}
+
+// Agents shorten their history when they read "prompt is too long: X tokens > Y maximum".
+std::string anthropic_message(const ApiError& error) {
+  if (error.code != "context_length_exceeded") return error.message;
+  const std::int64_t prompt = number_after(error.message, "the prompt has ");
+  const std::int64_t context = number_after(error.message, kContextPhrase);
+  if (prompt < 0 || context < 0) return error.message;
+  // The answer needs a token too, so that a prompt as long as the context is too long already.
+  return fmt::format("prompt is too long: {} tokens > {} maximum", prompt,
+                     std::min(context, prompt - 1));
+}
+
 const char* anthropic_type(int status) {
   switch (status) {
     case 401:
@@ -141,11 +170,11 @@ HttpResponse error_response(const ApiError& error) {
 Json anthropic_error_object(const ApiError& error, const std::string& request_id) {
   Json inner;
   inner.set("type", Json(anthropic_type(error.status)));
-  inner.set("message", Json(error.message));
+  inner.set("message", Json(anthropic_message(error)));
   Json out;
   out.set("type", Json("error"));
   out.set("error", std::move(inner));
-  out.set("request_id", text_or_null(request_id));
+  if (!request_id.empty()) out.set("request_id", Json(request_id));
   return out;
 }
 

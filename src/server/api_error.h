@@ -32,7 +32,7 @@ HttpResponse error_response(const ApiError& error);
 
 // The words that errors are told in.
 enum class ErrorShape { kOpenAi, kAnthropic };
-// {"type": "error", "error": {"type", "message"}, "request_id"}
+// {"type": "error", "error": {"type", "message"}, "request_id"}, the last only when there is one
 Json anthropic_error_object(const ApiError& error, const std::string& request_id);
 HttpResponse error_response(const ApiError& error, ErrorShape shape, const std::string& request_id);
 

@@ -23,6 +23,10 @@ void FieldReader::fail(std::string_view name, std::string_view what, std::string
   error_ = bad_request(std::move(path), std::move(message), std::move(code));
 }
 
+void FieldReader::fail(ApiError error) {
+  if (!error_) error_ = std::move(error);
+}
+
 void FieldReader::fail_type(std::string_view name, std::string_view wanted, const Json& value) {
   fail(name, fmt::format("must be {}, not {}", wanted, value.type_name()), "invalid_type");
 }

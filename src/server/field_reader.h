@@ -33,6 +33,7 @@ class FieldReader {
 
   // Remembers the error unless there is one already.
   void fail(std::string_view name, std::string_view what, std::string code = "invalid_value");
+  void fail(ApiError error);
   const std::optional<ApiError>& error() const { return error_; }
   void adopt(const FieldReader& inner);  // takes over its error
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "server/anthropic.h"
 #include "server/http_text.h"
 #include "server/openai_chat.h"
 #include "server/openai_completions.h"
@@ -15,6 +16,7 @@ using Kind = Route::Kind;
 
 constexpr std::string_view kModelPrefixes[] = {"/v1/models/", "/models/"};
 constexpr std::string_view kPagePrefix = "/page/";
+constexpr std::string_view kMessagesPrefix = "/v1/messages/";  // refusals in its API's words
 
 Route open(Kind kind) {
   return {.kind = kind};
@@ -63,6 +65,7 @@ Table make_table() {
       {"/detokenize", text(detokenize)},
       {"/apply-template", text(apply_template)},
       {"/v1/chat/completions/input_tokens", text(count_input<parse_chat_call>)},
+      {"/v1/messages/count_tokens", text(count_message_tokens, ErrorShape::kAnthropic)},
       {"/v1/embeddings", not_supported()},
       {"/v1/rerank", not_supported()},
       {"/v1/score", not_supported()},
@@ -73,6 +76,8 @@ Table make_table() {
                render<parse_chat_call>, true);
   add_generate(table, "/completions", {parse_completions_call, ErrorShape::kOpenAi},
                render<parse_completions_call>, true);
+  add_generate(table, "/messages", {parse_messages_call, ErrorShape::kAnthropic},
+               render<parse_messages_call>, false);
   for (auto& [path, route] : table) route.label = path;
   return table;
 }
@@ -94,6 +99,7 @@ Route find_route(std::string_view path) {
     route.label = "/page";
     return route;
   }
+  if (path.starts_with(kMessagesPrefix)) return {.shape = ErrorShape::kAnthropic};
   return {};
 }
 

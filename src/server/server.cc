@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "server/access.h"
 #include "server/answer.h"
+#include "server/anthropic.h"
 #include "server/http.h"
 #include "server/routes.h"
 #include "server/served_model.h"
@@ -50,6 +51,11 @@ Json model_json(const std::string& name, const std::string& root, std::int64_t c
                            {"meta", std::move(meta)},
                            {"architecture", Json(Json::Object{{"input_modalities", text},
                                                               {"output_modalities", text}})}});
+}
+
+// Paths that two APIs share tell them apart by this.
+bool is_anthropic(const HttpRequest& request) {
+  return !request.header("anthropic-version").empty();
 }
 
 Status check_options(const ServerOptions& options) {
@@ -186,6 +192,7 @@ HttpResponse Server::State::simple_answer(const Route& route, const HttpRequest&
           200, Json(Json::Object{{"version", Json(options.version)}, {"api", std::move(api)}}));
     }
     case Route::Kind::kModels:
+      if (is_anthropic(request)) return json_response(200, anthropic_models(models));
       return json_response(200, Json(Json::Object{{"object", Json("list")}, {"data", models}}));
     case Route::Kind::kModel:
       return one_model(request);
@@ -210,11 +217,13 @@ HttpResponse Server::State::health() const {
 HttpResponse Server::State::one_model(const HttpRequest& request) const {
   const std::string id = model_of_path(request.path);
   for (const Json& entry : models.as_array()) {
-    if (entry.find("id")->as_string() == id) return json_response(200, entry);
+    if (entry.find("id")->as_string() != id) continue;
+    return json_response(200, is_anthropic(request) ? anthropic_model(entry) : entry);
   }
   ApiError error = error_of_status(404, fmt::format("The model '{}' is not served here.", id));
   error.code = "model_not_found";
-  return error_response(error);
+  const ErrorShape shape = is_anthropic(request) ? ErrorShape::kAnthropic : ErrorShape::kOpenAi;
+  return error_response(error, shape, request.id);
 }
 
 void Server::State::start_answer(const Route& route,
