@@ -160,7 +160,7 @@ std::vector<ChatDelta> full_answer() {
 TEST(anthropic_writer, events_come_in_the_order_of_the_api) {
   std::string text = stream(full_answer());
   std::vector<Json> events = events_of(text);
-  ASSERT_EQ(events.size(), 21u);
+  ASSERT_EQ(events.size(), 20u);
   Json& message = *events[0].find("message");
   const std::string id = message.find("id")->as_string();
   EXPECT_TRUE(id.starts_with("msg_"));
