@@ -127,8 +127,8 @@ HttpHandlers Server::State::handlers() {
   handlers.check = [this](const HttpRequest& request) { return check(request); };
   handlers.handle = [this](std::shared_ptr<HttpExchange> exchange) { handle(exchange); };
   handlers.on_stop_signal = [this](int count) { on_stop_signal(count); };
-  handlers.error_page = [](const std::string&, int status, const std::string& message) {
-    return error_response(error_of_status(status, message));
+  handlers.error_page = [](const std::string& path, int status, const std::string& message) {
+    return error_response(error_of_status(status, message), find_route(path).shape, "");
   };
   return handlers;
 }
