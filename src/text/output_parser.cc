@@ -4,323 +4,235 @@
 #include <optional>
 #include <utility>
 
+#include "text/call_parser.h"
 #include "text/json_text.h"
+#include "text/phrase_finder.h"
 #include "text/tool_call_writer.h"
 
 namespace glint {
 namespace {
 
-enum class Marker {
-  kNone,
-  kThink,
-  kThinkEnd,
-  kToolCall,
-  kToolCallEnd,
-  kArgKey,
-  kArgKeyEnd,
-  kArgValue,
-  kArgValueEnd
-};
-
-constexpr std::string_view kMarkerTexts[] = {
-    "",          "<think>",    "</think>",    "<tool_call>", "</tool_call>",
-    "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"};
-
-std::string_view text_of(Marker marker) {
-  return kMarkerTexts[static_cast<int>(marker)];
-}
-
 using Kind = OutputEvent::Kind;
+using Step = CallParser::Step;
 
-// Where the parser stands. A call runs kName, then kBetween, kKey, kBeforeValue, kValue for each
-// argument.
-enum class Place { kReasoning, kContent, kName, kBetween, kKey, kBeforeValue, kValue };
+// Markers in one count: those of thinking, then the call parser's.
+constexpr int kThink = 0;
+constexpr int kThinkEnd = 1;
+constexpr int kFirstCallMarker = 2;
+constexpr std::string_view kThinkText = "<think>";
+constexpr std::string_view kThinkEndText = "</think>";
+
+// A marker, and its token where the tokenizer has one. Without one it is found in the text.
+struct Marker {
+  std::string pattern;  // in which kJoiningByte may stand for a token
+  std::string text;
+  std::optional<std::int32_t> id;
+  bool hidden_elsewhere = false;  // where it has no meaning it is not shown
+};
 
 void drop_leading_newlines(std::string& text) {
   text.erase(0, std::min(text.find_first_not_of("\r\n"), text.size()));
 }
 
+std::string replace_joining_byte(std::string_view text, std::string_view by) {
+  std::string out;
+  for (const char c : text) {
+    if (c == CallParser::kJoiningByte) {
+      out += by;
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::optional<std::int32_t> added_token(const Tokenizer& tokenizer, std::string_view text) {
+  const std::optional<std::int32_t> id = tokenizer.token_id(text);
+  return id && tokenizer.is_added(*id) ? id : std::nullopt;
+}
+
+std::unique_ptr<CallParser> make_call_parser(ToolFormat format, ToolCallWriter& calls) {
+  if (!calls.has_tools()) return nullptr;
+  switch (format) {
+    case ToolFormat::kNone:
+      return nullptr;
+    case ToolFormat::kGlm45:
+    case ToolFormat::kGlm47:
+      return make_glm_calls(calls);
+    case ToolFormat::kDeepSeekV3:
+    case ToolFormat::kDeepSeekV31:
+    case ToolFormat::kKimiK2:
+      return make_json_calls(format, calls);
+    case ToolFormat::kDeepSeekV32:
+      return make_dsml_calls(calls);
+  }
+  return nullptr;
+}
+
 }  // namespace
 
+// Tokens become text and markers; each goes to where the answer stands: reasoning, content, or the
+// family's call parser.
 struct OutputParser::State {
+  enum class Place { kReasoning, kContent, kCalls };
+
   State(const Tokenizer& t, Options o)
       : tokenizer(t),
         detokenizer(t),
+        reads_thinking(o.reasoning_format == ReasoningFormat::kThink),
+        keep_special(o.keep_special),
         calls(std::move(o.tools), events),
-        stops(std::move(o.stops)),
-        place(o.starts_in_thinking ? Place::kReasoning : Place::kContent),
-        seen_reasoning(o.starts_in_thinking) {
-    for (int i = 1; i < static_cast<int>(std::size(kMarkerTexts)); ++i) {
-      const std::optional<std::int32_t> id = tokenizer.token_id(kMarkerTexts[i]);
-      if (id && tokenizer.is_added(*id)) marker_ids[i] = *id;
-    }
+        call_parser(make_call_parser(o.tool_format, calls)),
+        stops(std::move(o.stops)) {
+    seen_reasoning = reads_thinking && o.starts_in_thinking;
+    if (seen_reasoning) place = Place::kReasoning;
+    find_markers();
   }
 
   const Tokenizer& tokenizer;
   Detokenizer detokenizer;
-  std::int32_t marker_ids[std::size(kMarkerTexts)] = {-1, -1, -1, -1, -1, -1, -1, -1, -1};
+  const bool reads_thinking;
+  const bool keep_special;
 
   std::vector<OutputEvent> events;
   ToolCallWriter calls;
+  std::unique_ptr<CallParser> call_parser;  // null: markup is content
   StopMatcher stops;
-  Place place;
+  Place place = Place::kContent;
 
-  bool seen_reasoning;
+  std::vector<Marker> markers;
+  std::optional<std::int32_t> joining_id;
+  std::string joining_text;
+  // Markers that are spelled out: in reasoning </think> is always one of them.
+  std::optional<PhraseFinder> spelled_in_reasoning;
+  std::optional<PhraseFinder> spelled_elsewhere;
+
+  bool seen_reasoning = false;
   int reasoning_tokens = 0;
-  std::string reasoning;       // all that was shown of it
-  std::string held_reasoning;  // could become </think>
+  std::string reasoning;  // all that was shown of it
 
   bool content_shown = false;
   bool segment_blank = true;  // no text since the start, or since the last call
   std::string held_space;     // of a blank segment
 
-  std::string name;  // raw, kName
-  std::string key;   // raw, kKey
+  // --- markers ---
 
-  Marker marker_of(std::int32_t id) const {
-    for (int i = 1; i < static_cast<int>(std::size(kMarkerTexts)); ++i) {
-      if (marker_ids[i] == id && id >= 0) return static_cast<Marker>(i);
-    }
-    return Marker::kNone;
-  }
-
-  void emit(Kind kind, std::string_view text) { append_event(events, kind, text); }
-
-  // --- reasoning ---
-
-  void show_reasoning(std::string_view text) {
-    reasoning += text;
-    emit(Kind::kReasoning, text);
-  }
-
-  // Takes text up to a closing marker that is spelled out; returns what follows it.
-  std::string_view take_reasoning(std::string_view text) {
-    constexpr std::string_view kClose = kMarkerTexts[static_cast<int>(Marker::kThinkEnd)];
-    const std::size_t had = held_reasoning.size();
-    held_reasoning += text;
-    if (const std::size_t found = held_reasoning.find(kClose); found != std::string::npos) {
-      const std::size_t used = found + kClose.size() - had;
-      held_reasoning.resize(found);
-      end_reasoning();
-      return text.substr(used);
-    }
-    std::size_t held = std::min(kClose.size() - 1, held_reasoning.size());
-    while (!held_reasoning.ends_with(kClose.substr(0, held))) --held;
-    const std::size_t shown = held_reasoning.size() - held;
-    show_reasoning(std::string_view(held_reasoning).substr(0, shown));
-    held_reasoning.erase(0, shown);
-    return {};
-  }
-
-  void end_reasoning() {
-    show_reasoning(std::exchange(held_reasoning, {}));
-    place = Place::kContent;
-  }
-
-  // --- content ---
-
-  void show_content(std::string_view text) {
-    content_shown = content_shown || !text.empty();
-    emit(Kind::kContent, stops.push(text));
-  }
-
-  // Whitespace that opens the answer, or stands alone beside a call, is held until text follows it.
-  void take_content(std::string_view text) {
-    if (!segment_blank) return show_content(text);
-    held_space += text;
-    if (trim_ascii(held_space).empty()) return;
-    segment_blank = false;
-    if (!content_shown) drop_leading_newlines(held_space);
-    show_content(std::exchange(held_space, {}));
-  }
-
-  void end_segment() {
-    emit(Kind::kContent, stops.finish());
-    held_space.clear();
-    segment_blank = true;
-  }
-
-  // --- calls ---
-
-  void begin_name() {
-    end_segment();
-    name.clear();
-    place = Place::kName;
-  }
-
-  std::string_view take_name(std::string_view text) {
-    std::size_t end = 0;
-    if (trim_ascii(name).empty()) {  // newlines before the name do not end it
-      end = std::min(text.find_first_not_of(" \t\r\n\f\v"), text.size());
-    }
-    end = text.find('\n', end);
-    if (end == std::string_view::npos) {
-      name += text;
-      return {};
-    }
-    name += text.substr(0, end);
-    end_name();
-    return text.substr(end + 1);
-  }
-
-  // False when there is no name: then the markup was not a call.
-  bool end_name() {
-    const std::string_view trimmed = trim_ascii(name);
-    if (trimmed.empty()) {
-      place = Place::kContent;
-      take_content(std::string(text_of(Marker::kToolCall)) + name);
-      return false;
-    }
-    calls.begin_call(trimmed);
-    place = Place::kBetween;
-    return true;
-  }
-
-  void begin_key() {
-    key.clear();
-    place = Place::kKey;
-  }
-
-  void begin_value() {
-    calls.begin_argument(trim_ascii(key));
-    place = Place::kValue;
-  }
-
-  void end_value() {
-    calls.end_argument();
-    place = Place::kBetween;
-  }
-
-  void end_call() {
-    if (place == Place::kValue) end_value();
-    calls.end_call();
-    place = Place::kContent;
-  }
-
-  // --- the two kinds of input ---
-
-  void take_text(std::string_view text) {
-    while (!text.empty() && !stops.matched()) {
-      switch (place) {
-        case Place::kReasoning:
-          text = take_reasoning(text);
-          continue;
-        case Place::kName:
-          text = take_name(text);
-          continue;
-        case Place::kContent:
-          take_content(text);
-          return;
-        case Place::kKey:
-          key += text;
-          return;
-        case Place::kValue:
-          calls.append_value(text);
-          return;
-        case Place::kBetween:
-        case Place::kBeforeValue:
-          return;  // nothing has a meaning here
+  void find_markers() {
+    markers.push_back(marker_of(kThinkText));
+    markers.push_back(marker_of(kThinkEndText));
+    for (Marker& marker : markers) marker.hidden_elsewhere = false;
+    if (call_parser) {
+      joining_text = call_parser->joining_token();
+      joining_id = added_token(tokenizer, joining_text);
+      for (const std::string_view text : call_parser->markers()) {
+        markers.push_back(marker_of(text));
       }
     }
+    std::vector<std::string> spelled;
+    for (const Marker& marker : markers) spelled.push_back(marker.id ? "" : marker.pattern);
+    if (!reads_thinking) spelled[kThink] = spelled[kThinkEnd] = "";
+    spelled_elsewhere.emplace(spelled);
+    spelled[kThinkEnd] = kThinkEndText;
+    spelled_in_reasoning.emplace(spelled);
   }
 
-  void take_marker(Marker marker) {
+  Marker marker_of(std::string_view pattern) const {
+    Marker marker;
+    marker.text = replace_joining_byte(pattern, joining_text);
+    marker.pattern = joining_id ? pattern : marker.text;
+    marker.id = added_token(tokenizer, marker.text);
+    marker.hidden_elsewhere = marker.id && tokenizer.is_special(*marker.id) && !keep_special;
+    return marker;
+  }
+
+  int marker_with(std::int32_t id) const {
+    const auto found = std::ranges::find(markers, std::optional(id), &Marker::id);
+    return found == markers.end() ? -1 : static_cast<int>(found - markers.begin());
+  }
+
+  PhraseFinder& spelled_markers() {
+    return place == Place::kReasoning ? *spelled_in_reasoning : *spelled_elsewhere;
+  }
+
+  // --- tokens ---
+
+  void push(std::int32_t id) {
+    const int marker = marker_with(id);
+    if (place == Place::kReasoning && marker != kThinkEnd) ++reasoning_tokens;
+    if (marker >= 0) {
+      flush_text();
+      if (!stops.matched()) take_marker(marker);
+    } else if (joining_id == id) {
+      take_spelling(detokenizer.finish());
+      take_spelling(std::string_view(&CallParser::kJoiningByte, 1));
+    } else if (keep_special || !tokenizer.is_special(id)) {
+      take_spelling(detokenizer.push(id));
+    }
+  }
+
+  // Text in which markers may be spelled.
+  void take_spelling(std::string_view text) {
+    while (!text.empty() && !stops.matched()) {
+      std::string shown;
+      const auto found = spelled_markers().push(text, shown);
+      take_text(shown);
+      if (!found) return;
+      text.remove_prefix(found->used);
+      if (!stops.matched()) take_marker(static_cast<int>(found->phrase));
+    }
+  }
+
+  void flush_text() {
+    take_spelling(detokenizer.finish());
+    take_text(spelled_markers().finish());
+  }
+
+  void take_text(std::string_view text) {
+    if (text.empty() || stops.matched()) return;
+    std::string replaced;
+    if (joining_id && text.find(CallParser::kJoiningByte) != std::string_view::npos) {
+      replaced = replace_joining_byte(text, joining_text);
+      text = replaced;
+    }
+    if (place == Place::kReasoning) {
+      show_reasoning(text);
+    } else if (place == Place::kContent) {
+      take_content(text);
+    } else {
+      call_parser->take_text(text);
+    }
+  }
+
+  void take_marker(int marker) {
     switch (place) {
       case Place::kReasoning:
         return reasoning_marker(marker);
       case Place::kContent:
         return content_marker(marker);
-      case Place::kName:
-        return name_marker(marker);
-      default:
-        return argument_marker(marker);
+      case Place::kCalls:
+        return call_marker(marker);
     }
   }
 
-  void reasoning_marker(Marker marker) {
-    if (marker == Marker::kThinkEnd) return end_reasoning();
-    if (marker == Marker::kToolCall && calls.has_tools()) {
-      end_reasoning();
-      return begin_name();
-    }
-    // A model may open what the prompt has opened already.
-    if (marker == Marker::kThink && reasoning.empty() && trim_ascii(held_reasoning).empty()) return;
-    take_text(text_of(marker));
+  // --- reasoning ---
+
+  void show_reasoning(std::string_view text) {
+    reasoning += text;
+    append_event(events, Kind::kReasoning, text);
   }
 
-  void content_marker(Marker marker) {
-    if (marker == Marker::kToolCall && calls.has_tools()) return begin_name();
-    const bool at_start = !seen_reasoning && !content_shown && segment_blank && calls.begun() == 0;
-    if (at_start && (marker == Marker::kThink || marker == Marker::kThinkEnd)) {
-      seen_reasoning = true;
-      held_space.clear();
-      if (marker == Marker::kThink) place = Place::kReasoning;
+  void reasoning_marker(int marker) {
+    if (marker == kThinkEnd) {
+      place = Place::kContent;
       return;
     }
-    take_text(text_of(marker));
-  }
-
-  void name_marker(Marker marker) {
-    switch (marker) {
-      case Marker::kArgKey:
-      case Marker::kToolCallEnd:
-        if (!end_name()) return take_text(text_of(marker));
-        return argument_marker(marker);
-      case Marker::kToolCall:
-        if (trim_ascii(name).empty()) return;
-        end_name();
-        end_call();
-        return begin_name();
-      default:
-        name += text_of(marker);
+    if (opens_calls(marker)) {
+      place = Place::kContent;
+      return begin_calls(marker);
     }
-  }
-
-  void argument_marker(Marker marker) {
-    const bool in_value = place == Place::kValue;
-    switch (marker) {
-      case Marker::kToolCallEnd:
-        return end_call();
-      case Marker::kArgKey:
-        if (in_value) end_value();
-        return begin_key();
-      case Marker::kArgKeyEnd:
-        if (place != Place::kKey) break;
-        place = Place::kBeforeValue;
-        return;
-      case Marker::kArgValue:  // its key may have gone without an end
-        if (place == Place::kKey || place == Place::kBeforeValue) return begin_value();
-        break;
-      case Marker::kArgValueEnd:
-        if (in_value) return end_value();
-        break;
-      case Marker::kToolCall:
-        if (place != Place::kBetween) break;
-        end_call();
-        return begin_name();
-      default:
-        break;
-    }
-    take_text(text_of(marker));
-  }
-
-  // --- the end ---
-
-  void finish(bool by_stop) {
-    take_text(detokenizer.finish());
-    switch (place) {
-      case Place::kReasoning:
-        show_reasoning(std::exchange(held_reasoning, {}));
-        if (by_stop) repeat_as_content();
-        return;
-      case Place::kContent:
-        return finish_content();
-      case Place::kName:
-        if (!by_stop || !end_name()) return finish_content();
-        return end_call();
-      default:
-        if (by_stop) end_call();
-    }
+    // A model may open what the prompt has opened already.
+    if (marker == kThink && reasoning.empty()) return;
+    show_marker(marker);
   }
 
   // The model ended without closing its reasoning: what it said may be the answer.
@@ -328,7 +240,47 @@ struct OutputParser::State {
     if (trim_ascii(reasoning).empty()) return;
     std::string text = reasoning;
     drop_leading_newlines(text);
-    emit(Kind::kContent, text);
+    append_event(events, Kind::kContent, text);
+  }
+
+  // --- content ---
+
+  void content_marker(int marker) {
+    if (opens_calls(marker)) return begin_calls(marker);
+    const bool at_start = !seen_reasoning && !content_shown && segment_blank && calls.begun() == 0;
+    if (at_start && reads_thinking && marker < kFirstCallMarker) {
+      seen_reasoning = true;
+      held_space.clear();
+      if (marker == kThink) place = Place::kReasoning;
+      return;
+    }
+    show_marker(marker);
+  }
+
+  // A marker without a meaning is text.
+  void show_marker(int marker) {
+    if (!markers[marker].hidden_elsewhere) take_text(markers[marker].text);
+  }
+
+  void show_content(std::string_view text) {
+    content_shown = content_shown || !text.empty();
+    append_event(events, Kind::kContent, stops.push(text));
+  }
+
+  // Whitespace that opens the answer, or stands alone beside a call, is held until text follows it.
+  void take_content(std::string_view text) {
+    if (!segment_blank) return show_content(text);
+    held_space += text;
+    if (trim_ascii(text).empty()) return;
+    segment_blank = false;
+    if (!content_shown) drop_leading_newlines(held_space);
+    show_content(std::exchange(held_space, {}));
+  }
+
+  void end_segment() {
+    append_event(events, Kind::kContent, stops.finish());
+    held_space.clear();
+    segment_blank = true;
   }
 
   void finish_content() {
@@ -338,6 +290,61 @@ struct OutputParser::State {
     }
     end_segment();
   }
+
+  // --- calls ---
+
+  bool opens_calls(int marker) const {
+    return marker >= kFirstCallMarker && call_parser->opens(marker - kFirstCallMarker);
+  }
+
+  void begin_calls(int marker) {
+    end_segment();
+    place = Place::kCalls;
+    call_parser->open(marker - kFirstCallMarker);
+  }
+
+  void call_marker(int marker) {
+    const std::string_view text = markers[marker].text;
+    if (marker < kFirstCallMarker) return call_parser->take_text(text);
+    switch (call_parser->take_marker(marker - kFirstCallMarker, text)) {
+      case Step::kInside:
+        return;
+      case Step::kOver:
+        place = Place::kContent;
+        return;
+      case Step::kNotACall:
+        place = Place::kContent;
+        take_content(call_parser->given_back());
+        return take_content(text);
+    }
+  }
+
+  // --- the end ---
+
+  // Most of a marker that would have opened calls, had the answer not been cut.
+  bool is_cut_opening(std::string_view text) const {
+    return std::ranges::any_of(markers, [&](const Marker& marker) {
+      return opens_calls(static_cast<int>(&marker - markers.data())) &&
+             marker.pattern.starts_with(text) &&
+             (text.find(CallParser::kJoiningByte) != std::string_view::npos ||
+              2 * text.size() >= marker.pattern.size());
+    });
+  }
+
+  void finish(bool by_stop) {
+    take_spelling(detokenizer.finish());
+    const std::string held = spelled_markers().finish();
+    if (by_stop || place != Place::kContent || !is_cut_opening(held)) take_text(held);
+    if (stops.matched()) return;
+    if (place == Place::kReasoning) {
+      if (by_stop) repeat_as_content();
+      return;
+    }
+    if (place == Place::kCalls && call_parser->finish(by_stop) == Step::kNotACall) {
+      take_content(call_parser->given_back());
+    }
+    finish_content();
+  }
 };
 
 OutputParser::OutputParser(const Tokenizer& tokenizer, Options options)
@@ -345,23 +352,13 @@ OutputParser::OutputParser(const Tokenizer& tokenizer, Options options)
 OutputParser::~OutputParser() = default;
 
 std::vector<OutputEvent> OutputParser::push(std::int32_t id) {
-  State& s = *state_;
-  if (s.stops.matched()) return {};
-  const Marker marker = s.marker_of(id);
-  if (s.place == Place::kReasoning && marker != Marker::kThinkEnd) ++s.reasoning_tokens;
-  if (marker != Marker::kNone) {
-    s.take_text(s.detokenizer.finish());
-    if (!s.stops.matched()) s.take_marker(marker);
-  } else if (!s.tokenizer.is_special(id)) {
-    s.take_text(s.detokenizer.push(id));
-  }
-  return std::exchange(s.events, {});
+  if (!stopped()) state_->push(id);
+  return std::exchange(state_->events, {});
 }
 
 std::vector<OutputEvent> OutputParser::finish(bool by_stop) {
-  State& s = *state_;
-  if (!s.stops.matched()) s.finish(by_stop);
-  return std::exchange(s.events, {});
+  if (!stopped()) state_->finish(by_stop);
+  return std::exchange(state_->events, {});
 }
 
 bool OutputParser::stopped() const {
@@ -374,7 +371,7 @@ const std::string& OutputParser::stop_string() const {
 }
 
 bool OutputParser::in_reasoning() const {
-  return state_->place == Place::kReasoning;
+  return state_->place == State::Place::kReasoning;
 }
 int OutputParser::reasoning_tokens() const {
   return state_->reasoning_tokens;

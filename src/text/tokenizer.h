@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/phrase_finder.h"
 
 namespace glint {
 
@@ -66,7 +67,8 @@ class Detokenizer {
 // Finds stop strings in streamed text; holds back what could still become one.
 class StopMatcher {
  public:
-  explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  explicit StopMatcher(std::vector<std::string> stops)
+      : stops_(std::move(stops)), finder_(stops_) {}
   // Text that is safe to show. After a match: only what came before it, and matched() is set.
   std::string push(std::string_view text);
   std::string finish();  // what was held back (nothing after a match)
@@ -74,7 +76,7 @@ class StopMatcher {
 
  private:
   std::vector<std::string> stops_;
-  std::string held_;
+  PhraseFinder finder_;
   std::optional<std::string> matched_;
 };
 

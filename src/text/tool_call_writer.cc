@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "text/json_text.h"
+
 namespace glint {
 
 using Kind = OutputEvent::Kind;
@@ -21,49 +23,63 @@ void append_event(std::vector<OutputEvent>& events, Kind kind, std::string_view 
 ToolCallWriter::ToolCallWriter(Json tools, std::vector<OutputEvent>& events)
     : tools_(std::move(tools)), events_(events) {}
 
-void ToolCallWriter::write(std::string_view json) {
-  append_event(events_, Kind::kToolArgs, json, begun_ - 1);
-}
-
 std::string ToolCallWriter::opening() {
   std::string text = std::exchange(first_argument_, false) ? "{" : ", ";
   append_json_string(text, key_);
   return text + ": ";
 }
 
-void ToolCallWriter::begin_call(std::string_view name) {
+void ToolCallWriter::begin_call(std::string_view name, std::string_view id) {
   name_ = name;
   first_argument_ = true;
   append_event(events_, Kind::kToolBegin, name_, begun_++);
+  events_.back().id = id;
 }
 
-void ToolCallWriter::begin_argument(std::string_view key) {
+void ToolCallWriter::begin_argument(std::string_view key, ArgumentForm form) {
   key_ = key;
   value_.clear();
-  types_ = argument_types(tools_, name_, key_);
-  if (types_.only_string()) write(opening() + '"');
+  form_ = form;
+  types_ = form == ArgumentForm::kText ? JsonTypes(JsonTypes::kString)
+                                       : argument_types(tools_, name_, key_);
+  if (writes_text()) append_json(opening() + '"');
 }
 
 void ToolCallWriter::append_value(std::string_view text) {
-  if (!types_.only_string()) {
+  if (!writes_text()) {
     value_ += text;
     return;
   }
   std::string quoted;
   append_json_string(quoted, text);
-  write(std::string_view(quoted).substr(1, quoted.size() - 2));
+  append_json(std::string_view(quoted).substr(1, quoted.size() - 2));
 }
 
 void ToolCallWriter::end_argument() {
-  if (types_.only_string()) {
-    write("\"");
+  if (writes_text()) {
+    append_json("\"");
   } else {
-    write(opening() + argument_to_json(value_, types_));
+    append_json(opening() + value_as_json());
   }
 }
 
+std::string ToolCallWriter::value_as_json() const {
+  if (form_ == ArgumentForm::kJson) {
+    if (auto value = read_json_text(value_, JsonDialect::kStrict)) return std::move(value->text);
+  }
+  return argument_to_json(value_, types_);
+}
+
+void ToolCallWriter::append_json(std::string_view json) {
+  append_event(events_, Kind::kToolArgs, json, begun_ - 1);
+}
+
 void ToolCallWriter::end_call() {
-  write(first_argument_ ? "{}" : "}");
+  end_json_call(first_argument_ ? "{}" : "}");
+}
+
+void ToolCallWriter::end_json_call(std::string_view rest) {
+  append_json(rest);
   append_event(events_, Kind::kToolEnd, "", begun_ - 1);
   ++complete_;
 }

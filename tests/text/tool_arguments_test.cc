@@ -9,7 +9,7 @@ namespace glint {
 namespace {
 
 const Json& tools() {
-  static const Json all = *read_test_json("output_cases.json").find("tools");
+  static const Json all = *read_test_json("outputs/glm.json").find("tools");
   return all;
 }
 
