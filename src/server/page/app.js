@@ -99,8 +99,8 @@ function drawFrame() {
   byId("open-menu").disabled = chat.messages.length === 0;
   const usage = chat.messages.findLast((message) => message.usage)?.usage;
   const used = usage ? usage.prompt + usage.completion : 0;
-  byId("context").textContent = used && server.context ? `${used.toLocaleString("en")} of ${server.context.toLocaleString("en")} tokens` : "";
-  byId("context").title = "How much of the model's context this conversation takes";
+  byId("context").textContent = used && server.context ? `${used.toLocaleString("en")} / ${server.context.toLocaleString("en")}` : "";
+  byId("context").title = "Tokens of the model's context that this conversation takes";
   showChats(store.listChats(), chat.id, (id) => runs.has(id), openChat);
 }
 

@@ -173,6 +173,12 @@ export class CodeBlock {
   }
 }
 
+// The nodes of a text in a language, its line breaks among them.
+export function colouredLines(language, text) {
+  const highlighter = highlighterOf(language);
+  return text.split("\n").flatMap((line, index) => [...(index > 0 ? ["\n"] : []), ...highlighter.line(line)]);
+}
+
 export function codeBlock(info, lines) {
   const block = new CodeBlock(info);
   block.addLines(lines);

@@ -1,5 +1,5 @@
 // Messages on the page. A view is built once and then told to update: it draws only what is new since the last time.
-import { CodeBlock, prettyJson } from "./code.js";
+import { colouredLines, prettyJson } from "./code.js";
 import { copyButton, el, icon, iconButton } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
 
@@ -35,8 +35,8 @@ function statistics(message, run) {
   if (usage) {
     const rate = usage.perSecond || (run ? run.tokensPerSecond() : 0);
     if (rate > 0) parts.push(`${speed(rate)} tok/s`);
-    if (usage.completion > 0) parts.push(`${number(usage.completion)} ${usage.completion === 1 ? "token" : "tokens"}`);
-    if (usage.thought > 0) parts.push(`${number(usage.thought)} of them thought`);
+    const thinking = usage.thought > 0 ? ` (${number(usage.thought)} thinking)` : "";
+    if (usage.completion > 0) parts.push(`${number(usage.completion)} ${usage.completion === 1 ? "token" : "tokens"}${thinking}`);
     if (usage.prompt > 0) parts.push(`prompt ${number(usage.prompt)}${usage.cached > 0 ? ` (${number(usage.cached)} cached)` : ""}`);
     if (usage.promptMs >= 1000) parts.push(`read in ${duration(usage.promptMs)}`);
   }
@@ -73,17 +73,22 @@ class CallView {
   constructor() {
     this.name = el("strong", {});
     this.shown = null;
-    this.holder = el("div", {});
-    this.element = el("section", { class: "call", "aria-label": "Tool call" }, el("div", { class: "call-head" }, icon("tool"), this.name), this.holder);
+    this.json = "";
+    this.code = el("code", {});
+    this.element = el(
+      "section",
+      { class: "call", "aria-label": "Tool call" },
+      el("div", { class: "call-head" }, icon("tool"), this.name, copyButton("Copy arguments", () => this.json)),
+      el("pre", { tabindex: "0", "aria-label": "Arguments" }, this.code),
+    );
   }
 
   update(call) {
     this.name.textContent = call.name;
     if (this.shown === call.arguments) return;
     this.shown = call.arguments;
-    const block = new CodeBlock("json");
-    block.addLines(prettyJson(call.arguments || "{}").split("\n"));
-    this.holder.replaceChildren(block.element);
+    this.json = prettyJson(call.arguments || "{}");
+    this.code.replaceChildren(...colouredLines("json", this.json));
   }
 }
 
@@ -116,7 +121,7 @@ export class AnswerView {
     this.calls = el("div", { class: "calls" });
     this.callViews = [];
     this.waiting = el("div", { class: "waiting", hidden: true });
-    this.after = el("div", {});
+    this.after = el("div", { class: "after" });
     this.statistics = el("span", { class: "statistics" });
     this.buttons = el("span", { class: "buttons" });
     this.footer = el("footer", {}, this.buttons, this.statistics);
