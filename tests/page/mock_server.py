@@ -273,7 +273,7 @@ def say_thinking(answer):
 
 
 def say_code(answer):
-    lines = "".join(f"    total += weights[{index}] * inputs[{index}]  # term {index}\n" for index in range(1500))
+    lines = "".join(f"    total += weights[{index}] * inputs[{index}]  # term {index}\n" for index in range(600))
     answer.say(f"Here it is:\n\n```python\ndef dot(weights, inputs):\n    total = 0\n{lines}    return total\n```\n\nThat was long.")
     answer.end()
 

@@ -246,6 +246,7 @@ function answer() {
   drawFrame();
   isAtEnd = true;
   scrollToEnd();
+  if (!isTouch.matches) byId("input").focus(); // what was clicked is gone or hidden now
   announce("Answering");
   run.start(body, store.loadKey()).then(() => finish(run));
 }
@@ -400,6 +401,7 @@ function onKey(event) {
   if (event.key === "Escape") {
     if (byId("menu").matches(":popover-open") || sidebar.close() || !byId("rename").hidden || stopEditing()) return;
     runs.get(chat.id)?.stop();
+    byId("input").focus();
   } else if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey) {
     event.preventDefault();
     byId("input").focus();

@@ -33,6 +33,7 @@ class Inline {
     this.at = 0;
     this.frames = [{ mark: "", count: 0, children: [] }];
     this.tickRuns = null;
+    this.absent = new Set(); // closing marks of formulas that do not come any more
   }
 
   run() {
@@ -110,8 +111,11 @@ class Inline {
 
   // A formula between two marks, with everything in it left alone.
   span(closer, openerLength) {
-    const end = this.text.indexOf(closer, this.at + openerLength);
-    if (end < 0) return this.literal(openerLength);
+    const end = this.absent.has(closer) ? -1 : this.text.indexOf(closer, this.at + openerLength);
+    if (end < 0) {
+      this.absent.add(closer);
+      return this.literal(openerLength);
+    }
     const after = end + closer.length;
     this.add(el("span", { class: "math" }, this.text.slice(this.at, after)));
     this.at = after;

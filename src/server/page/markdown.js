@@ -329,8 +329,3 @@ export class MarkdownView {
     if (!open) this.done = text.length;
   }
 }
-
-// All of a text at once.
-export function showMarkdown(root, text) {
-  new MarkdownView(root).update(text, false);
-}

@@ -5,16 +5,6 @@ const kSettings = "glint.settings";
 const kKey = "glint.key";
 const kChatPrefix = "glint.chat.";
 
-export const kDefaultSettings = {
-  temperature: null, // null: what the model's makers chose
-  maxTokens: null, // null: as long as the context allows
-  thinking: "auto",
-  system: "",
-  tools: "",
-  theme: "system",
-  model: "",
-};
-
 // Browsers may refuse storage altogether; then a page keeps its conversations as long as it is open.
 function openStorage(name) {
   try {
@@ -62,6 +52,7 @@ export function loadSettings() {
   const temperature = numberOr(given.temperature, null);
   const maxTokens = numberOr(given.maxTokens, null);
   return {
+    // null: what the model's makers chose; and an answer as long as the context allows
     temperature: temperature !== null && temperature >= 0 ? temperature : null,
     maxTokens: maxTokens !== null && maxTokens >= 1 ? Math.floor(maxTokens) : null,
     thinking: oneOf(given.thinking, ["auto", "on", "off"]),
