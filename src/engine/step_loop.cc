@@ -13,6 +13,8 @@ namespace {
 
 // Rows of logits that judge prompts, in one step: 64 rows of 150,000 floats are 40 MB.
 constexpr int kMaxPromptRows = 64;
+// How many that wait for others' pages are looked past, for one that need not.
+constexpr std::size_t kMaxPassed = 16;
 // How long a step sleeps that has nothing to do but to wait for a script.
 constexpr auto kStallNap = std::chrono::milliseconds(2);
 
@@ -67,7 +69,11 @@ void StepLoop::step() {
     std::this_thread::sleep_for(kStallNap);
     return;
   }
-  for (int i = 0; i < next.num_admitted; ++i) ready_.push_back(&admit_first());
+  for (int i = 0; i < next.num_admitted; ++i) {
+    Sequence& sequence = *candidates_[static_cast<std::size_t>(i)];
+    admit(sequence);
+    ready_.push_back(&sequence);
+  }
   if (next.num_admitted > 0) publish_();
   run_batch(next.shares);
   remove_finished();
@@ -93,7 +99,7 @@ void StepLoop::admit_stalled() {
   bool admitted = false;
   while (static_cast<int>(running_.size()) < options_.max_sequences && !waiting_.empty() &&
          is_stalled(*waiting_.front(), Clock::now())) {
-    admit_first();
+    admit(*waiting_.front());
     admitted = true;
   }
   if (admitted) publish_();
@@ -127,32 +133,43 @@ StepPlan StepLoop::plan() {
   while (true) {
     const auto now = Clock::now();
     const int judged = judged_chunk();
-    std::vector<SequenceView> running, waiting;
+    std::vector<SequenceView> running;
     ready_.clear();
     for (const SequencePtr& sequence : running_) {
       if (is_stalled(*sequence, now)) continue;
       ready_.push_back(sequence.get());
       running.push_back(view_of(*sequence, judged));
     }
-    const std::size_t slots = static_cast<std::size_t>(options_.max_sequences) - running_.size();
-    for (std::size_t i = 0; i < std::min(slots, waiting_.size()); ++i) {
-      const Sequence& sequence = *waiting_[i];
-      if (is_stalled(sequence, now)) break;
-      SequenceView view = view_of(sequence, judged);
-      if (!sequence.judges_prompt()) {
-        const Cache::PrefixMatch match = cache_.match(sequence.tokens, sequence.cache_salt);
-        if (is_being_computed(i, match.pages)) break;
-        view.computed = match.pages * kPageSize;
-        view.pages = match.pages;
-        view.taken = match.unleased;
-      }
-      waiting.push_back(view);
-    }
+    const std::vector<SequenceView> waiting = find_candidates(now, judged);
     if (running.empty() && waiting.empty()) return {};
     StepPlan next = plan_step(running, waiting, cache_.available_pages(), limits());
     if (next.preempt < 0) return next;
     preempt_youngest();
   }
+}
+
+// Those that could join now, in order. Who waits for what others compute, or for its script, lets
+// others pass meanwhile.
+std::vector<SequenceView> StepLoop::find_candidates(Clock::time_point now, int judged_chunk) {
+  std::vector<SequenceView> views;
+  candidates_.clear();
+  const std::size_t slots = static_cast<std::size_t>(options_.max_sequences) - running_.size();
+  const std::size_t num_looked_at = std::min(slots + kMaxPassed, waiting_.size());
+  for (std::size_t i = 0; i < num_looked_at && views.size() < slots; ++i) {
+    Sequence& sequence = *waiting_[i];
+    if (is_stalled(sequence, now)) continue;
+    SequenceView view = view_of(sequence, judged_chunk);
+    if (!sequence.judges_prompt()) {
+      const Cache::PrefixMatch match = cache_.match(sequence.tokens, sequence.cache_salt);
+      if (is_being_computed(i, match.pages)) continue;
+      view.computed = match.pages * kPageSize;
+      view.pages = match.pages;
+      view.taken = match.unleased;
+    }
+    views.push_back(view);
+    candidates_.push_back(&sequence);
+  }
+  return views;
 }
 
 // Whether an older sequence, which runs or is about to, will soon cache more of this one's prompt
@@ -162,7 +179,9 @@ bool StepLoop::is_being_computed(std::size_t waiting_index, int cached_pages) co
   if (!cache_.prefix_reuse()) return false;
   const Sequence& sequence = *waiting_[waiting_index];
   const int most = (sequence.known() - 1) / kPageSize;  // its last token is always computed
+  const auto now = Clock::now();
   const auto will_cache_more = [&](const SequencePtr& older) {
+    if (is_stalled(*older, now)) return false;
     if (older->cache_salt != sequence.cache_salt || most <= cached_pages) return false;
     const auto [mine, theirs] = std::ranges::mismatch(sequence.tokens, older->tokens);
     const int common = std::min(most, static_cast<int>(mine - sequence.tokens.begin()) / kPageSize);
@@ -183,16 +202,15 @@ void StepLoop::preempt_youngest() {
   ++counters_.preemptions;
 }
 
-Sequence& StepLoop::admit_first() {
-  SequencePtr owner = std::move(waiting_.front());
-  waiting_.erase(waiting_.begin());
-  Sequence& sequence = *owner;
+void StepLoop::admit(Sequence& sequence) {
+  const auto place = std::ranges::find(waiting_, &sequence, &SequencePtr::get);
+  SequencePtr owner = std::move(*place);
+  waiting_.erase(place);
   const std::span<const std::int32_t> reusable =
       sequence.judges_prompt() ? std::span<const std::int32_t>() : sequence.tokens;
   sequence.cache = cache_.start(reusable, sequence.cache_salt);
   insert(running_, std::move(owner));
   if (!sequence.started) start(sequence);
-  return sequence;
 }
 
 void StepLoop::start(Sequence& sequence) {

@@ -43,12 +43,13 @@ class StepLoop {
   bool is_senior(const Sequence& a, const Sequence& b) const;
   void admit_stalled();
   StepPlan plan();
+  std::vector<SequenceView> find_candidates(Clock::time_point now, int judged_chunk);
   StepLimits limits() const;
   int judged_chunk() const;
   SequenceView view_of(const Sequence& running, int judged_chunk) const;
   bool is_being_computed(std::size_t waiting_index, int cached_pages) const;
   void preempt_youngest();
-  Sequence& admit_first();
+  void admit(Sequence& sequence);
   void run_batch(const std::vector<Share>& shares);
   void report(const StepBatch::Member& member);
   void report_prompt(const StepBatch::Member& member);
@@ -68,7 +69,8 @@ class StepLoop {
   // Both in order of seniority: of arrival, or of priority first.
   std::vector<SequencePtr> waiting_;
   std::vector<SequencePtr> running_;
-  std::vector<Sequence*> ready_;  // the running ones that no script stalls
+  // Of the step at work: the running ones that no script stalls, and those that could join.
+  std::vector<Sequence*> ready_, candidates_;
   ChunkPacer alone_chunk_;
   StepBatch batch_;
   ConstraintThread constraints_;

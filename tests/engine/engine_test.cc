@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "fake_constraint.h"
 #include "fake_model.h"
 
 namespace glint {
@@ -278,6 +279,105 @@ TEST(Engine, the_queue_is_bounded) {
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(inboxes[i].wait().reason, FinishReason::kLength);
   const Ticket later = s.submit(request(fake_text("x", 10), 3), inboxes[5]);
   EXPECT_EQ(inboxes[5].wait().reason, FinishReason::kLength);
+}
+
+TEST(Engine, a_cancelled_request_frees_its_place_in_the_queue_at_once) {
+  Rig s({.context = 256, .max_sequences = 1, .max_queue = 1}, 64, true);
+  Inbox first, second, third;
+  const Ticket running = s.submit(request(fake_text("a", 10), 3), first);
+  s.gate.wait_for(1);
+  Ticket queued = s.submit(request(fake_text("b", 10), 3), second);
+  EXPECT_FALSE(s.engine->submit(request(fake_text("c", 10), 3), third.sink()).has_value());
+  queued.cancel();
+  queued.cancel();
+  EXPECT_EQ(s.engine->stats().waiting, 0) << "in the middle of a step";
+  const Ticket next = s.submit(request(fake_text("c", 10), 3), third);
+  EXPECT_EQ(s.engine->stats().waiting, 1);
+  EXPECT_EQ(second.finishes(), 0) << "it hears of it after the step";
+  s.gate.open();
+  EXPECT_EQ(second.wait().reason, FinishReason::kCancelled);
+  EXPECT_EQ(third.wait().reason, FinishReason::kLength);
+  EXPECT_EQ(first.wait().reason, FinishReason::kLength);
+}
+
+TEST(Engine, those_that_come_and_go_during_a_step_are_bounded) {
+  Rig s({.context = 256, .max_sequences = 1, .max_queue = 2}, 64, true);
+  std::vector<Inbox> inboxes(20);
+  const Ticket running = s.submit(request(fake_text("a", 10), 3), inboxes[0]);
+  s.gate.wait_for(1);
+  std::size_t accepted = 1;
+  for (; accepted < inboxes.size(); ++accepted) {
+    auto ticket = s.engine->submit(request(fake_text("b", 10), 3), inboxes[accepted].sink());
+    if (ticket.has_value()) continue;
+    EXPECT_EQ(ticket.error().code, ErrorCode::kExhausted);
+    break;
+  }
+  EXPECT_GT(accepted, 3u);
+  EXPECT_LT(accepted, inboxes.size()) << "what they hold is freed after the step only";
+  s.gate.open();
+  for (std::size_t i = 0; i < accepted; ++i) inboxes[i].wait();
+  Inbox last;
+  const Ticket later = s.submit(request(fake_text("c", 10), 3), last);
+  EXPECT_EQ(last.wait().reason, FinishReason::kLength);
+}
+
+TEST(Engine, the_age_of_a_step_can_be_read_while_it_runs) {
+  Rig s({.context = 256, .max_sequences = 1}, 64, true);
+  EXPECT_EQ(s.engine->stats().step_age_s, 0);
+  Inbox inbox;
+  const Ticket ticket = s.submit(request(fake_text("a", 10), 1), inbox);
+  s.gate.wait_for(1);
+  std::this_thread::sleep_for(20ms);
+  EXPECT_GE(s.engine->stats().step_age_s, 0.02);
+  s.gate.open();
+  inbox.wait();
+  for (int i = 0; i < 6000 && s.engine->stats().step_age_s > 0; ++i) {
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_EQ(s.engine->stats().step_age_s, 0);
+}
+
+TEST(Engine, requests_of_a_whole_context_never_run_out_of_memory) {
+  Rig s({.context = 256, .max_sequences = 4, .max_batch_tokens = 64}, 4);
+  std::vector<Inbox> inboxes(6);
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 6; ++i) {
+    tickets.push_back(s.submit(request(fake_text(std::to_string(i), 20 + 40 * i), 1000),
+                               inboxes[static_cast<std::size_t>(i)]));
+  }
+  for (int i = 0; i < 6; ++i) {
+    Inbox& inbox = inboxes[static_cast<std::size_t>(i)];
+    EXPECT_EQ(inbox.wait().reason, FinishReason::kLength);
+    EXPECT_EQ(inbox.tokens(),
+              FakeModel::greedy(fake_text(std::to_string(i), 20 + 40 * i), 236 - 40 * i));
+  }
+}
+
+TEST(Engine, constrained_requests_may_be_dropped_at_any_time) {
+  Rig s({.context = 256, .max_sequences = 4, .max_batch_tokens = 32});
+  std::vector<Inbox> inboxes(40);
+  std::vector<std::thread> clients;
+  for (std::size_t c = 0; c < 4; ++c) {
+    clients.emplace_back([&, c] {
+      for (std::size_t i = c * 10; i < c * 10 + 10; ++i) {
+        GenerateRequest r = request(fake_text(std::to_string(i), 20), 40);
+        r.constraint = std::make_shared<FakeConstraint>(i);
+        Ticket ticket = s.submit(std::move(r), inboxes[i]);
+        if (i % 2 == 0) {
+          inboxes[i].wait_for_tokens(i % 5);
+          ticket.cancel();
+        }
+        inboxes[i].wait();
+        if (i % 2 == 1) {
+          EXPECT_EQ(inboxes[i].tokens(),
+                    FakeConstraint::greedy(i, fake_text(std::to_string(i), 20), 40));
+        }
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(s.engine->stats().running, 0);
+  EXPECT_EQ(s.engine->stats().waiting, 0);
 }
 
 TEST(Engine, refuses_what_cannot_run_before_it_is_queued) {
