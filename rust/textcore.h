@@ -1,13 +1,16 @@
-/* The C ABI of the textcore crate: tokenizers and Jinja templates. Included by src/text/rust_bridge.cc alone.
+/* The C ABI of the textcore crate: tokenizers, Jinja templates and grammars. Included by src/text/rust_bridge.cc
+ * alone.
  *
  * Strings go in as (pointer, length) and need no terminator; a null pointer is allowed when the length is 0. Invalid
  * UTF-8 in text is read as U+FFFD. Results come out as buffers that the caller gives back with tc_bytes_free or
  * tc_ids_free, or as handles with a free function of their own. A function that returns a status leaves its outputs
- * empty, and `error` filled, unless the status is TC_OK. Handles are immutable: any number of threads may share one.
+ * empty, and `error` filled, unless the status is TC_OK. Handles are immutable, but for matchers: any number of threads may share
+ * one.
  * A panic never crosses this border: it becomes TC_INTERNAL. */
 #ifndef TEXTCORE_H_
 #define TEXTCORE_H_
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -73,6 +76,38 @@ void tc_template_free(TcTemplate* chat_template);
 /* `variables` is the text of a JSON object. */
 int32_t tc_template_render(const TcTemplate* chat_template, const uint8_t* variables, size_t len, TcBytes* out,
                            TcBytes* error);
+
+typedef struct TcVocabulary TcVocabulary;
+
+/* What a token is to a grammar: text, a marker that only its name allows, or nothing. */
+enum { TC_USE_TEXT = 0, TC_USE_MARKER = 1, TC_USE_NEVER = 2 };
+/* Tokens 0 to size - 1: their bytes one after the other, their lengths, their uses. `ends` may end a sentence. */
+int32_t tc_vocabulary_new(const uint8_t* bytes, const uint32_t* lengths, const uint8_t* uses, size_t size,
+                          const uint32_t* ends, size_t num_ends, TcVocabulary** out, TcBytes* error);
+void tc_vocabulary_free(TcVocabulary* vocabulary);
+
+typedef struct TcGrammar TcGrammar;
+
+enum { TC_GRAMMAR_JSON_SCHEMA = 0, TC_GRAMMAR_REGEX = 1, TC_GRAMMAR_LARK = 2 };
+/* TC_INVALID when the text does not compile within the limits. Needs nothing of the vocabulary afterwards. */
+int32_t tc_grammar_new(const TcVocabulary* vocabulary, int32_t kind, const uint8_t* text, size_t len, TcGrammar** out,
+                       TcBytes* error);
+void tc_grammar_free(TcGrammar* grammar);
+
+/* A place in a grammar; mutable, for one thread at a time. Needs nothing of the grammar after it was made. */
+typedef struct TcMatcher TcMatcher;
+
+int32_t tc_matcher_new(const TcGrammar* grammar, TcMatcher** out, TcBytes* error);
+void tc_matcher_free(TcMatcher* matcher);
+/* One bit per token: which may come next. `len` words, enough for the vocabulary. */
+int32_t tc_matcher_mask(TcMatcher* matcher, uint32_t* words, size_t len, TcBytes* error);
+/* *accepted false: the token is not allowed here, and nothing changed. */
+int32_t tc_matcher_accept(TcMatcher* matcher, uint32_t token, bool* accepted, TcBytes* error);
+int32_t tc_matcher_rollback(TcMatcher* matcher, size_t count, TcBytes* error);
+/* How many of the tokens in a row could be accepted. */
+int32_t tc_matcher_num_allowed(TcMatcher* matcher, const uint32_t* tokens, size_t len, size_t* allowed, TcBytes* error);
+/* What was accepted is a whole sentence; and nothing but an end token may follow. */
+int32_t tc_matcher_state(TcMatcher* matcher, bool* complete, bool* stopped, TcBytes* error);
 
 #ifdef __cplusplus
 }

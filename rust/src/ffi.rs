@@ -54,7 +54,7 @@ pub unsafe extern "C" fn tc_ids_free(ids: TcIds) {
     }
 }
 
-unsafe fn text_of<'a>(data: *const u8, len: usize) -> Cow<'a, str> {
+pub(crate) unsafe fn text_of<'a>(data: *const u8, len: usize) -> Cow<'a, str> {
     if len == 0 {
         return Cow::Borrowed("");
     }
@@ -68,7 +68,7 @@ fn silence_panics() {
 }
 
 /// Runs `body`; on failure writes the message and gives the status.
-unsafe fn guarded<T>(
+pub(crate) unsafe fn guarded<T>(
     error: *mut TcBytes,
     body: impl FnOnce() -> Result<T, Failure>,
     store: impl FnOnce(T),

@@ -1,7 +1,9 @@
-//! Tokenizers and chat templates behind the C ABI of `textcore.h`.
+//! Tokenizers, chat templates and grammars behind the C ABI of `textcore.h`.
 
 pub mod byte_level;
 pub mod ffi;
+pub mod grammar;
+pub mod grammar_ffi;
 pub mod guard;
 pub mod python;
 pub mod python_methods;

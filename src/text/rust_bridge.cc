@@ -30,6 +30,15 @@ Error error_of(std::int32_t status, TcBytes message) {
   }
 }
 
+// Ids as the crate counts them; negative ones become unknown.
+std::vector<std::uint32_t> unsigned_ids(std::span<const std::int32_t> ids) {
+  return {ids.begin(), ids.end()};
+}
+
+TcMatcher* matcher_of(void* handle) {
+  return static_cast<TcMatcher*>(handle);
+}
+
 const TcTokenizer* tokenizer_of(const void* handle) {
   return static_cast<const TcTokenizer*>(handle);
 }
@@ -116,6 +125,106 @@ Result<std::string> RustTemplate::render(std::string_view variables) const {
                          variables.size(), &out, &error);
   if (status != TC_OK) return error_of(status, error);
   return take(out);
+}
+
+Result<RustVocabulary> RustVocabulary::make(std::span<const Token> tokens,
+                                            std::span<const std::int32_t> end_tokens) {
+  std::string bytes;
+  std::vector<std::uint32_t> lengths;
+  std::vector<std::uint8_t> uses;
+  lengths.reserve(tokens.size());
+  uses.reserve(tokens.size());
+  for (const Token& token : tokens) {
+    bytes += token.bytes;
+    lengths.push_back(static_cast<std::uint32_t>(token.bytes.size()));
+    uses.push_back(token.bytes.empty() ? TC_USE_NEVER : token.marker ? TC_USE_MARKER : TC_USE_TEXT);
+  }
+  const std::vector<std::uint32_t> ends = unsigned_ids(end_tokens);
+  TcVocabulary* handle = nullptr;
+  TcBytes error{};
+  const std::int32_t status =
+      tc_vocabulary_new(bytes_of(bytes), lengths.data(), uses.data(), tokens.size(), ends.data(),
+                        ends.size(), &handle, &error);
+  if (status != TC_OK) return error_of(status, error);
+  return RustVocabulary(handle);
+}
+
+void RustVocabulary::Free::operator()(void* handle) const {
+  tc_vocabulary_free(static_cast<TcVocabulary*>(handle));
+}
+
+Result<RustGrammar> RustVocabulary::compile(RustGrammar::Kind kind, std::string_view text) const {
+  const std::int32_t which = kind == RustGrammar::Kind::kJsonSchema ? TC_GRAMMAR_JSON_SCHEMA
+                             : kind == RustGrammar::Kind::kRegex    ? TC_GRAMMAR_REGEX
+                                                                    : TC_GRAMMAR_LARK;
+  TcGrammar* handle = nullptr;
+  TcBytes error{};
+  const std::int32_t status = tc_grammar_new(static_cast<const TcVocabulary*>(handle_.get()), which,
+                                             bytes_of(text), text.size(), &handle, &error);
+  if (status != TC_OK) return error_of(status, error);
+  return RustGrammar(handle);
+}
+
+void RustGrammar::Free::operator()(void* handle) const {
+  tc_grammar_free(static_cast<TcGrammar*>(handle));
+}
+
+Result<RustMatcher> RustGrammar::start() const {
+  TcMatcher* handle = nullptr;
+  TcBytes error{};
+  const std::int32_t status =
+      tc_matcher_new(static_cast<const TcGrammar*>(handle_.get()), &handle, &error);
+  if (status != TC_OK) return error_of(status, error);
+  return RustMatcher(handle);
+}
+
+void RustMatcher::Free::operator()(void* handle) const {
+  tc_matcher_free(matcher_of(handle));
+}
+
+Status RustMatcher::mask(std::span<std::uint32_t> words) {
+  TcBytes error{};
+  const std::int32_t status =
+      tc_matcher_mask(matcher_of(handle_.get()), words.data(), words.size(), &error);
+  if (status != TC_OK) return error_of(status, error);
+  return {};
+}
+
+Result<bool> RustMatcher::accept(std::int32_t token) {
+  bool accepted = false;
+  TcBytes error{};
+  const std::int32_t status = tc_matcher_accept(
+      matcher_of(handle_.get()), static_cast<std::uint32_t>(token), &accepted, &error);
+  if (status != TC_OK) return error_of(status, error);
+  return accepted;
+}
+
+Status RustMatcher::rollback(int count) {
+  if (count < 0) return invalid_argument("a grammar cannot take back a negative count");
+  TcBytes error{};
+  const std::int32_t status =
+      tc_matcher_rollback(matcher_of(handle_.get()), static_cast<std::size_t>(count), &error);
+  if (status != TC_OK) return error_of(status, error);
+  return {};
+}
+
+Result<int> RustMatcher::num_allowed(std::span<const std::int32_t> tokens) {
+  const std::vector<std::uint32_t> ids = unsigned_ids(tokens);
+  std::size_t allowed = 0;
+  TcBytes error{};
+  const std::int32_t status =
+      tc_matcher_num_allowed(matcher_of(handle_.get()), ids.data(), ids.size(), &allowed, &error);
+  if (status != TC_OK) return error_of(status, error);
+  return static_cast<int>(allowed);
+}
+
+Result<RustMatcher::Place> RustMatcher::place() const {
+  Place place;
+  TcBytes error{};
+  const std::int32_t status =
+      tc_matcher_state(matcher_of(handle_.get()), &place.complete, &place.stopped, &error);
+  if (status != TC_OK) return error_of(status, error);
+  return place;
 }
 
 }  // namespace glint

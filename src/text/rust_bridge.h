@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +53,65 @@ class RustTemplate {
     void operator()(void* handle) const;
   };
   explicit RustTemplate(void* handle) : handle_(handle) {}
+  std::unique_ptr<void, Free> handle_;
+};
+
+// A place in a grammar. Not safe from two threads at once.
+class RustMatcher {
+ public:
+  // One bit per token into `words`, which are enough for the vocabulary. Errors: kInvalidArgument
+  // when it is too much work.
+  Status mask(std::span<std::uint32_t> words);
+  Result<bool> accept(std::int32_t token);  // false: not allowed here, and nothing changed
+  Status rollback(int count);
+  Result<int> num_allowed(std::span<const std::int32_t> tokens);
+  struct Place {
+    bool complete = false;
+    bool stopped = false;
+  };
+  Result<Place> place() const;
+
+ private:
+  friend class RustGrammar;
+  struct Free {
+    void operator()(void* handle) const;
+  };
+  explicit RustMatcher(void* handle) : handle_(handle) {}
+  std::unique_ptr<void, Free> handle_;
+};
+
+class RustGrammar {
+ public:
+  enum class Kind { kJsonSchema, kRegex, kLark };
+  Result<RustMatcher> start() const;
+
+ private:
+  friend class RustVocabulary;
+  struct Free {
+    void operator()(void* handle) const;
+  };
+  explicit RustGrammar(void* handle) : handle_(handle) {}
+  std::unique_ptr<void, Free> handle_;
+};
+
+// A tokenizer's tokens as grammars see them.
+class RustVocabulary {
+ public:
+  struct Token {
+    std::string_view bytes;  // empty: never allowed
+    bool marker = false;     // allowed only where a grammar names it
+  };
+  // Errors: kInvalidArgument, kUnsupported.
+  static Result<RustVocabulary> make(std::span<const Token> tokens,
+                                     std::span<const std::int32_t> end_tokens);
+  // Errors: kInvalidArgument.
+  Result<RustGrammar> compile(RustGrammar::Kind kind, std::string_view text) const;
+
+ private:
+  struct Free {
+    void operator()(void* handle) const;
+  };
+  explicit RustVocabulary(void* handle) : handle_(handle) {}
   std::unique_ptr<void, Free> handle_;
 };
 
