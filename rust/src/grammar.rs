@@ -98,11 +98,9 @@ impl Vocabulary {
         })?;
         match matcher.get_error() {
             Some(message) => Err(Failure::Invalid(plain(&message))),
-            None => Ok(Grammar {
-                start: matcher,
-                usable: self.usable.clone(),
-                ends: self.ends.clone(),
-            }),
+            None => {
+                Ok(Grammar { start: matcher, usable: self.usable.clone(), ends: self.ends.clone() })
+            }
         }
     }
 }
@@ -149,6 +147,15 @@ pub struct Grammar {
     ends: Vec<u32>,
 }
 
+/// Answers start on any thread.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<Vocabulary>();
+    shared::<Grammar>();
+    fn moved<T: Send>() {}
+    moved::<GrammarMatcher>();
+};
+
 impl Grammar {
     pub fn start(&self) -> GrammarMatcher {
         GrammarMatcher {
@@ -178,8 +185,10 @@ pub struct GrammarMatcher {
 impl GrammarMatcher {
     /// Writes one bit per token.
     pub fn mask(&mut self, words: &mut [u32]) -> Result<(), Failure> {
-        let mut mask =
-            self.inner.compute_mask_or_eos().map_err(|e| Failure::Invalid(plain(&e.to_string())))?;
+        let mut mask = self
+            .inner
+            .compute_mask_or_eos()
+            .map_err(|e| Failure::Invalid(plain(&e.to_string())))?;
         mask.and(&self.usable);
         words.fill(0);
         for (to, from) in words.iter_mut().zip(mask.as_slice()) {

@@ -96,11 +96,7 @@ pub unsafe extern "C" fn tc_matcher_new(
     out: *mut *mut GrammarMatcher,
     error: *mut TcBytes,
 ) -> i32 {
-    guarded(
-        error,
-        || Ok((*grammar).start()),
-        |matcher| out.write(Box::into_raw(Box::new(matcher))),
-    )
+    guarded(error, || Ok((*grammar).start()), |matcher| out.write(Box::into_raw(Box::new(matcher))))
 }
 
 /// # Safety
@@ -158,11 +154,7 @@ pub unsafe extern "C" fn tc_matcher_num_allowed(
     allowed: *mut usize,
     error: *mut TcBytes,
 ) -> i32 {
-    guarded(
-        error,
-        || (*matcher).num_allowed(slice_of(tokens, len)),
-        |count| allowed.write(count),
-    )
+    guarded(error, || (*matcher).num_allowed(slice_of(tokens, len)), |count| allowed.write(count))
 }
 
 /// # Safety
