@@ -125,7 +125,7 @@ def copyright_lines(folder):
     for file in licence_files(folder):
         for line in file.read_text(errors="replace").splitlines():
             line = line.strip(" \t#*/")
-            if re.match(r"(Copyright|©)\s.*(\d{4}|\(c\) The )", line, re.I) and "[yyyy]" not in line:
+            if re.match(r"(Copyright|©)\s.*(\d{4}|\(c\) (The |Microsoft ))", line, re.I) and "[yyyy]" not in line:
                 holder = re.sub(r"^Copyright:?\s*(\(c\)|©)?\s*|\s*All rights reserved\.?$", "", line, flags=re.I)
                 if not re.search(r"[a-z]", holder, re.I):
                     holder += f" the {folder.name.rsplit('-', 1)[0]} authors"
