@@ -60,7 +60,7 @@ struct ChatRequest {
   AnswerFormat format;
   Json documents;  // null or array, for templates that take them
   // Renders all but the last message, which must be the assistant's, and lets the model go on with
-  // it.
+  // it. A content that opens a <think> without closing it is gone on with inside the thought.
   bool continue_final_message = false;
   bool parallel_tool_calls = true;  // false: the answer ends after its first call
   int keep_last_prompt_tokens = 0;  // > 0: longer prompts lose their beginning
@@ -118,6 +118,8 @@ struct PreparedPrompt {
   std::string text;  // rendered, guards removed
   std::vector<std::int32_t> ids;
   bool ends_in_thinking = false;
+  // A thought was closed, or the answer was begun: the model is not expected to open one.
+  bool is_past_thinking = false;
   // The template opened a thought although the request asked for none, so it was closed.
   bool thinking_was_closed = false;
 };
@@ -130,7 +132,8 @@ struct TextOptions {
   bool parse_special_in_messages = false;  // control tokens written in messages are control tokens
   // When a call is held to a grammar although the request does not force one.
   enum class ToolGrammar { kOff, kNames, kStrict, kAlways } tool_grammar = ToolGrammar::kStrict;
-  Json sampling_overrides;            // null or object, over generation_config.json
+  Json sampling_overrides;     // null or object, over generation_config.json
+  int default_max_tokens = 0;  // of requests without max_tokens; 0: the room left in the context
   std::optional<std::string> script;  // a test device: lines of JSON, see docs/server.md
 };
 

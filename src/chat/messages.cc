@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "text/json_text.h"
+
 namespace glint {
 namespace {
 
@@ -67,6 +69,13 @@ Result<std::string> content_text(const Json* content, const std::string& path,
   return joined;
 }
 
+// As templates print it, and as models saw it: with Python's separators.
+std::string python_json(const Json& value) {
+  std::string text = value.dump();
+  const auto spaced = read_json_text(text, JsonDialect::kStrict);
+  return spaced ? spaced->text : text;
+}
+
 Result<Json> normalise_call(const Json& call, const std::string& path, ArgumentStyle style) {
   if (!call.is_object()) return invalid_argument(path + ": must be an object");
   const Json* function = call.find("function");
@@ -90,7 +99,7 @@ Result<Json> normalise_call(const Json& call, const std::string& path, ArgumentS
   }
   if (style == ArgumentStyle::kString) {
     const bool keep = arguments != nullptr && arguments->is_string();
-    normal = Json(keep ? arguments->as_string() : normal.dump());
+    normal = Json(keep ? arguments->as_string() : python_json(normal));
   }
   Json inner;
   inner.set("name", *name);

@@ -2,96 +2,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <optional>
 #include <string_view>
 #include <utility>
 
+#include "chat/continuation.h"
 #include "chat/text_assets.h"
 
 namespace glint {
 namespace {
 
-// Names that a request's template_kwargs must not set: the template's inputs and transformers' own
-// arguments.
-constexpr std::array<std::string_view, 19> kReserved = {"messages",
-                                                        "tools",
-                                                        "documents",
-                                                        "conversation",
-                                                        "chat_template",
-                                                        "add_generation_prompt",
-                                                        "continue_final_message",
-                                                        "tokenize",
-                                                        "tokenizer_kwargs",
-                                                        "return_dict",
-                                                        "return_tensors",
-                                                        "return_assistant_tokens_mask",
-                                                        "padding",
-                                                        "truncation",
-                                                        "max_length",
-                                                        "template_kwargs",
-                                                        "raise_exception",
-                                                        "strftime_now",
-                                                        "functions"};
-
-constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
-
-bool ends_with_open_think(std::string_view text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
-  return text.ends_with(kThink);
-}
-
-Status add_kwargs(const Json& kwargs, const Tokenizer& tokenizer, Json& variables) {
-  if (kwargs.is_null()) return {};
-  if (!kwargs.is_object()) {
-    return invalid_argument(
-        fmt::format("chat_template_kwargs: must be an object, not {}", kwargs.type_name()));
-  }
-  for (const auto& [key, value] : kwargs.as_object()) {
-    if (std::ranges::find(kReserved, key) != kReserved.end() || key.ends_with("_token")) {
-      return invalid_argument(
-          fmt::format("chat_template_kwargs: '{}' is reserved and cannot be set this way", key));
-    }
-    // Templates test `is defined`, so a null must not define the name.
-    if (!value.is_null()) variables.set(key, guard_strings(value, tokenizer));
-  }
-  return {};
-}
-
-// Templates that know efforts know three of them.
-Result<std::string_view> template_effort(const std::string& effort) {
-  if (effort == "none") return std::string_view();
-  if (effort == "minimal" || effort == "low") return std::string_view("low");
-  if (effort == "medium" || effort == "high") return std::string_view("high");
-  if (effort == "xhigh" || effort == "max") return std::string_view("max");
-  return invalid_argument(fmt::format(
-      "reasoning_effort: '{}' is none of none, minimal, low, medium, high, xhigh, max", effort));
-}
-
-// Sets enable_thinking and reasoning_effort unless template_kwargs did. Returns whether thinking
-// was switched off.
-Result<bool> add_thinking(const ChatRequest& request, std::string_view template_source,
-                          Json& variables) {
-  std::optional<bool> thinking = request.enable_thinking;
-  if (request.reasoning_effort) {
-    GLINT_TRY(const std::string_view effort, template_effort(*request.reasoning_effort));
-    if (!thinking) thinking = !effort.empty();
-    if (!effort.empty() && variables.find("reasoning_effort") == nullptr &&
-        template_source.find("reasoning_effort") != std::string_view::npos) {
-      variables.set("reasoning_effort", Json(effort));
-    }
-  }
-  if (thinking && variables.find("enable_thinking") == nullptr) {
-    variables.set("enable_thinking", Json(*thinking));
-  }
-  const Json* decided = variables.find("enable_thinking");
-  return decided != nullptr && decided->is_bool() && !decided->as_bool();
-}
+constexpr std::string_view kThinkEnd = "</think>";
 
 Error no_template() {
   return not_found(
-      "this model has no chat template: add chat_template.jinja to its folder, pass "
-      "--chat-template FILE, or use a raw "
-      "prompt");
+      "messages: this model has no chat template; pass one with --chat-template FILE, or send a "
+      "raw prompt");
 }
 
 void keep_last(std::vector<std::int32_t>& ids, int count) {
@@ -99,45 +25,124 @@ void keep_last(std::vector<std::int32_t>& ids, int count) {
     ids.erase(ids.begin(), ids.end() - count);
 }
 
+Status check_documents(const Json& documents) {
+  if (documents.is_null()) return {};
+  if (!documents.is_array()) {
+    return invalid_argument(
+        fmt::format("documents: must be a list, not {}", documents.type_name()));
+  }
+  for (std::size_t index = 0; index < documents.as_array().size(); ++index) {
+    const Json& document = documents.as_array()[index];
+    if (document.is_object() || document.is_string()) continue;
+    return invalid_argument(fmt::format("documents[{}]: must be an object or a string, not {}",
+                                        index, document.type_name()));
+  }
+  return {};
+}
+
+Result<std::string> render(const ChatTemplate& chat_template, const Json& variables) {
+  auto rendered = chat_template.render(variables);
+  if (rendered) return std::move(*rendered);
+  return Error{rendered.error().code,
+               "messages: the chat template refused them: " + rendered.error().message};
+}
+
 }  // namespace
 
+Result<std::shared_ptr<const ParsedTemplate>> TextAssets::State::template_for(
+    const ChatRequest& request) const {
+  if (request.chat_template) return request_templates.get(*request.chat_template);
+  const bool has_tools = request.tools.is_array() && !request.tools.as_array().empty();
+  const bool wants_tools = tool_chat_template != nullptr && (has_tools || chat_template == nullptr);
+  const auto& chosen = wants_tools ? tool_chat_template : chat_template;
+  if (chosen == nullptr) return no_template();
+  return chosen;
+}
+
+Result<PreparedPrompt> TextAssets::State::prepare_raw(const ChatRequest& request) const {
+  PreparedPrompt prompt;
+  prompt.is_past_thinking = true;
+  if (!request.raw_ids.empty()) {
+    for (const std::int32_t id : request.raw_ids) {
+      if (id >= 0 && id < tokenizer->vocab_size()) continue;
+      return invalid_argument(fmt::format("prompt: token {} is not in the vocabulary of {} tokens",
+                                          id, tokenizer->vocab_size()));
+    }
+    prompt.ids = request.raw_ids;
+    prompt.text = tokenizer->decode(prompt.ids);
+  } else if (request.raw_prompt.empty()) {
+    prompt.ids = {start_token};
+    prompt.text = tokenizer->decode(prompt.ids);
+  } else {
+    prompt.text = request.raw_prompt;
+    prompt.ids = tokenizer->encode(prompt.text);
+    // Who wrote the prefix out does not get it twice.
+    const bool has_prefix = std::ranges::equal(
+        prefix_tokens,
+        std::span(prompt.ids).first(std::min(prompt.ids.size(), prefix_tokens.size())));
+    if (request.add_special_tokens && !has_prefix) {
+      prompt.ids.insert(prompt.ids.begin(), prefix_tokens.begin(), prefix_tokens.end());
+      prompt.text.insert(0, tokenizer->decode(prefix_tokens));
+    }
+  }
+  keep_last(prompt.ids, request.keep_last_prompt_tokens);
+  return prompt;
+}
+
+Result<TextAssets::State::Rendered> TextAssets::State::render_chat(
+    const ChatRequest& request) const {
+  const bool guarded = !parse_special_in_messages;
+  const auto text_only = [&](Json value) {
+    return guarded ? guard_strings(value, *tokenizer) : std::move(value);
+  };
+  GLINT_TRY(const auto parsed, template_for(request));
+  GLINT_TRY(Json messages, normalise_messages(request.messages, parsed->argument_style));
+  GLINT_TRY(Json tools, normalise_tools(request.tools));
+  std::optional<Continuation> continuation;
+  if (request.continue_final_message) {
+    GLINT_TRY(continuation, take_continuation(messages));
+  }
+  const bool add_prompt = request.add_generation_prompt || continuation.has_value();
+
+  const ChatTemplate& source = *parsed->chat_template;
+  GLINT_TRY(TemplateSwitches switches,
+            template_switches(request, source.source(), token_variables, *tokenizer, guarded));
+  Json& variables = switches.variables;
+  variables.set("messages", text_only(std::move(messages)));
+  if (!tools.is_null()) variables.set("tools", text_only(std::move(tools)));
+  GLINT_TRY_VOID(check_documents(request.documents));
+  if (!request.documents.is_null()) variables.set("documents", text_only(request.documents));
+  variables.set("add_generation_prompt", Json(add_prompt));
+
+  Rendered out;
+  GLINT_TRY(out.text, render(source, variables));
+  // Some templates open a thought whatever they are told.
+  if (switches.thinking_off && add_prompt && ends_with_open_think(out.text)) {
+    out.text += kThinkEnd;
+    out.thinking_was_closed = true;
+  }
+  out.ends_in_thinking = ends_with_open_think(out.text);
+  if (continuation) {
+    out.ends_in_thinking = continuation->append_to(out.text, tool_format, reasoning_format,
+                                                   guarded ? tokenizer.get() : nullptr);
+    out.answer_begun = !continuation->content.empty();
+  }
+  return out;
+}
+
 Result<PreparedPrompt> TextAssets::prepare(const ChatRequest& request) const {
+  if (request.raw) return state_->prepare_raw(request);
+  GLINT_TRY(State::Rendered rendered, state_->render_chat(request));
+  const bool guarded = !state_->parse_special_in_messages;
   const Tokenizer& tokenizer = *state_->tokenizer;
   PreparedPrompt prompt;
-  if (request.raw) {
-    prompt.text = request.raw_prompt;
-    prompt.ids = tokenizer.encode(prompt.text);
-    keep_last(prompt.ids, request.keep_last_prompt_tokens);
-    return prompt;
-  }
-  GLINT_TRY(Json messages, normalise_messages(request.messages, state_->argument_style));
-  GLINT_TRY(Json tools, normalise_tools(request.tools));
-  const ChatTemplate* chat_template = state_->chat_template.get();
-  if (chat_template == nullptr || (!tools.is_null() && state_->tool_chat_template != nullptr)) {
-    chat_template = state_->tool_chat_template.get();
-  }
-  if (chat_template == nullptr) return no_template();
-
-  Json variables = state_->token_variables;
-  GLINT_TRY_VOID(add_kwargs(request.template_kwargs, tokenizer, variables));
-  GLINT_TRY(const bool thinking_off, add_thinking(request, chat_template->source(), variables));
-  variables.set("messages", guard_strings(messages, tokenizer));
-  if (!tools.is_null()) variables.set("tools", guard_strings(tools, tokenizer));
-  variables.set("add_generation_prompt", Json(request.add_generation_prompt));
-
-  auto rendered = chat_template->render(variables);
-  if (!rendered) {
-    return Error{rendered.error().code,
-                 "messages: the chat template refused them: " + rendered.error().message};
-  }
-  // Some templates open a thought whatever they are told.
-  if (thinking_off && request.add_generation_prompt && ends_with_open_think(*rendered))
-    *rendered += kThinkEnd;
-  prompt.ends_in_thinking = ends_with_open_think(*rendered);
-  prompt.ids = tokenizer.encode_guarded(*rendered);
+  prompt.thinking_was_closed = rendered.thinking_was_closed;
+  prompt.ends_in_thinking = rendered.ends_in_thinking;
+  prompt.is_past_thinking = rendered.answer_begun || ends_with_closed_think(rendered.text);
+  prompt.ids = guarded ? tokenizer.encode_guarded(rendered.text) : tokenizer.encode(rendered.text);
   keep_last(prompt.ids, request.keep_last_prompt_tokens);
-  prompt.text = Tokenizer::remove_guards(*rendered);
   if (prompt.ids.empty()) return invalid_argument("messages: the rendered prompt is empty");
+  prompt.text = guarded ? Tokenizer::remove_guards(rendered.text) : std::move(rendered.text);
   return prompt;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "chat/tokenizer_prefix.h"
 
 namespace glint {
 namespace {
@@ -175,10 +176,11 @@ Status check_vocabulary(const Tokenizer& tokenizer, const TextDocuments& documen
       documents.tokenizer_name, tokenizer.vocab_size() - 1, documents.config_name, size->as_int()));
 }
 
-Result<std::unique_ptr<ChatTemplate>> parse_if_there(const std::optional<std::string>& text,
-                                                     const std::string& name) {
-  if (!text) return std::unique_ptr<ChatTemplate>();
-  return ChatTemplate::parse(*text, name);
+Result<std::shared_ptr<const ParsedTemplate>> parse_if_there(const std::optional<std::string>& text,
+                                                             const std::string& name,
+                                                             const std::string& model_type) {
+  if (!text) return std::shared_ptr<const ParsedTemplate>();
+  return parse_template(*text, name, model_type);
 }
 
 Json find_token_variables(const Json& tokenizer_config) {
@@ -194,6 +196,16 @@ Json find_token_variables(const Json& tokenizer_config) {
 std::string model_type_of(const Json& config) {
   const Json* type = config.find("model_type");
   return type != nullptr && type->is_string() ? type->as_string() : std::string();
+}
+
+// What stands for "no text": the tokenizer's bos_token, <|endoftext|>, or an end token.
+std::int32_t find_start_token(const Tokenizer& tokenizer, const Json& tokenizer_config,
+                              std::int32_t end_token) {
+  const std::string* bos = token_text(tokenizer_config.find("bos_token"));
+  if (bos != nullptr) {
+    if (const auto id = tokenizer.token_id(*bos)) return *id;
+  }
+  return tokenizer.token_id("<|endoftext|>").value_or(end_token);
 }
 
 Result<TextDocuments> read_documents(const std::filesystem::path& folder) {
@@ -230,6 +242,12 @@ const std::string& TextAssets::template_source() const {
 const std::vector<std::int32_t>& TextAssets::end_tokens() const {
   return state_->end_tokens;
 }
+ToolFormat TextAssets::tool_format() const {
+  return state_->tool_format;
+}
+ReasoningFormat TextAssets::reasoning_format() const {
+  return state_->reasoning_format;
+}
 const Json& TextAssets::sampling_defaults() const {
   return state_->sampling_defaults;
 }
@@ -254,21 +272,54 @@ Result<std::shared_ptr<const TextAssets>> TextAssets::from_documents(const TextD
   GLINT_TRY(state.end_tokens,
             find_end_tokens(*state.tokenizer, documents, config, generation_config));
 
-  GLINT_TRY(const TemplateTexts texts, find_templates(documents, options.chat_template));
-  GLINT_TRY(state.chat_template, parse_if_there(texts.plain, texts.name));
-  GLINT_TRY(state.tool_chat_template, parse_if_there(texts.tool_use, texts.name + " (tool_use)"));
-  state.template_source = texts.plain ? *texts.plain : texts.tool_use.value_or("");
-  state.token_variables = find_token_variables(documents.tokenizer_config);
-  state.tool_call_token = state.tokenizer->token_id("<tool_call>");
-
   const std::string model_type = model_type_of(config);
-  if (model_type.starts_with("kimi") || model_type.starts_with("deepseek")) {
-    state.argument_style = ArgumentStyle::kString;
+  GLINT_TRY_VOID(state.read_templates(documents, options, model_type));
+  GLINT_TRY_VOID(state.read_formats(documents, options, model_type));
+  GLINT_TRY(state.sampling_defaults,
+            resolve_sampling_defaults(generation_config, documents.generation_config_name,
+                                      model_type, options.sampling_overrides));
+  if (options.default_max_tokens < 0) {
+    return invalid_argument(
+        fmt::format("default_max_tokens: must be at least 0, not {}", options.default_max_tokens));
   }
-  GLINT_TRY(
-      state.sampling_defaults,
-      resolve_sampling_defaults(generation_config, documents.generation_config_name, model_type));
+  state.default_max_tokens = options.default_max_tokens;
+  state.parse_special_in_messages = options.parse_special_in_messages;
+  state.tool_grammar = options.tool_grammar;
+  if (options.script) {
+    GLINT_TRY(state.script,
+              Script::parse(*options.script, *state.tokenizer, state.end_tokens.front()));
+  }
   return std::shared_ptr<const TextAssets>(std::move(assets));
+}
+
+Status TextAssets::State::read_templates(const TextDocuments& documents, const TextOptions& options,
+                                         const std::string& model_type) {
+  GLINT_TRY(const TemplateTexts texts, find_templates(documents, options.chat_template));
+  GLINT_TRY(chat_template, parse_if_there(texts.plain, texts.name, model_type));
+  GLINT_TRY(tool_chat_template,
+            parse_if_there(texts.tool_use, texts.name + " (tool_use)", model_type));
+  template_source = texts.plain ? *texts.plain : texts.tool_use.value_or("");
+  token_variables = find_token_variables(documents.tokenizer_config);
+  return {};
+}
+
+Status TextAssets::State::read_formats(const TextDocuments& documents, const TextOptions& options,
+                                       const std::string& model_type) {
+  tool_format = options.tool_format.value_or(guess_tool_format(model_type, template_source));
+  reasoning_format = options.reasoning_format.value_or(guess_reasoning_format(*tokenizer));
+  answer_tokens = std::make_shared<const AnswerTokens>(
+      find_answer_tokens(*tokenizer, end_tokens, tool_format, reasoning_format));
+  prefix_tokens = glint::prefix_tokens(documents.tokenizer_json, documents.tokenizer_config,
+                                       template_source, *tokenizer);
+  start_token = find_start_token(*tokenizer, documents.tokenizer_config, end_tokens.front());
+  return {};
+}
+
+Result<GrammarCompiler*> TextAssets::State::grammars() const {
+  std::call_once(grammars_once_,
+                 [this] { grammars_ = GrammarCompiler::make(*tokenizer, end_tokens); });
+  if (!grammars_->has_value()) return grammars_->error();
+  return (*grammars_)->get();
 }
 
 }  // namespace glint

@@ -81,6 +81,9 @@ Result<Turn> start_prepared_turn(Engine& engine, std::shared_ptr<const TextAsset
   options.parallel_tool_calls = request.parallel_tool_calls;
   options.stops = std::move(request.stop);
   options.logprobs = request.top_logprobs >= 0;
+  options.tool_format = assets->tool_format();
+  options.reasoning_format = assets->reasoning_format();
+  options.keep_special = request.keep_special;
 
   auto state = std::make_shared<Turn::State>();
   state->assets = std::move(assets);

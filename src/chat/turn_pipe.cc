@@ -39,10 +39,15 @@ TurnPipe::TurnPipe(const Tokenizer& tokenizer, Options options, DeltaSink sink,
       end_early_(std::move(end_early)),
       parallel_tool_calls_(options.parallel_tool_calls),
       logprobs_(options.logprobs),
+      keep_special_(options.keep_special),
+      tokenizer_(tokenizer),
       detokenizer_(tokenizer),
       stops_(options.raw ? options.stops : std::vector<std::string>()) {
   if (options.raw) return;
   OutputParser::Options parser;
+  parser.tool_format = options.tool_format;
+  parser.reasoning_format = options.reasoning_format;
+  parser.keep_special = options.keep_special;
   parser.starts_in_thinking = options.starts_in_thinking;
   parser.tools = std::move(options.tools);
   parser.stops = std::move(options.stops);
@@ -102,7 +107,10 @@ void TurnPipe::take_token(TokenEvent event) {
 }
 
 std::vector<OutputEvent> TurnPipe::text_of(std::int32_t token) {
-  if (!parser_) return as_content(stops_.push(detokenizer_.push(token)));
+  if (!parser_) {
+    if (!keep_special_ && tokenizer_.is_special(token)) return {};
+    return as_content(stops_.push(detokenizer_.push(token)));
+  }
   std::vector<OutputEvent> events = parser_->push(token);
   if (!parallel_tool_calls_) cut_after_first_call(events);
   return events;

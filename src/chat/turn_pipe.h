@@ -21,6 +21,9 @@ class TurnPipe {
     bool parallel_tool_calls = true;  // false: the answer ends after its first call
     std::vector<std::string> stops;
     bool logprobs = false;
+    ToolFormat tool_format = ToolFormat::kGlm47;
+    ReasoningFormat reasoning_format = ReasoningFormat::kThink;
+    bool keep_special = false;  // special tokens are shown as text
   };
   // `end_early` is called at most once, when the answer is complete before the engine knows: a stop
   // string matched, or the only call allowed is complete.
@@ -41,6 +44,8 @@ class TurnPipe {
   std::function<void()> end_early_;
   const bool parallel_tool_calls_;
   const bool logprobs_;
+  const bool keep_special_;
+  const Tokenizer& tokenizer_;
   std::optional<OutputParser> parser_;  // unless raw
   Detokenizer detokenizer_;             // raw
   StopMatcher stops_;                   // raw
