@@ -58,7 +58,7 @@ struct ApiCall {
 
 // What parsing needs to know of the server. Immutable.
 struct ApiSettings {
-  int max_n = 1;
+  int max_n = 16;         // choices of one request
   int max_logprobs = 20;  // -1: the vocabulary
   bool trust_request_templates = false;
   bool by_priority = false;

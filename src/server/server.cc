@@ -14,6 +14,7 @@
 #include "server/answer.h"
 #include "server/anthropic.h"
 #include "server/http.h"
+#include "server/props.h"
 #include "server/routes.h"
 #include "server/served_model.h"
 #include "server/worker.h"
@@ -30,27 +31,6 @@ HttpResponse json_response(int status, const Json& body) {
 
 Json status_json(const char* status) {
   return Json(Json::Object{{"status", Json(status)}});
-}
-
-Json model_json(const std::string& name, const std::string& root, std::int64_t created,
-                const ModelInfo& info, int context) {
-  Json meta(Json::Object{{"n_vocab", Json(info.vocab_size)},
-                         {"n_ctx_train", Json(info.max_position_embeddings)},
-                         {"n_embd", Json(info.hidden_size)},
-                         {"n_params", Json(info.total_parameters)},
-                         {"size", Json(info.weight_bytes)},
-                         {"ftype", Json(info.weight_format)}});
-  Json text(Json::Array{Json("text")});
-  return Json(Json::Object{{"id", Json(name)},
-                           {"object", Json("model")},
-                           {"created", Json(created)},
-                           {"owned_by", Json("glint")},
-                           {"root", Json(root)},
-                           {"parent", Json()},
-                           {"max_model_len", Json(context)},
-                           {"meta", std::move(meta)},
-                           {"architecture", Json(Json::Object{{"input_modalities", text},
-                                                              {"output_modalities", text}})}});
 }
 
 // Paths that two APIs share tell them apart by this.
@@ -95,7 +75,8 @@ struct Server::State {
 
   // I/O thread only.
   std::shared_ptr<const ServedModel> model;  // null while loading
-  Json models;                               // [model, ...] of /v1/models
+  ServedInfo info;
+  Json models;  // [model, ...] of /v1/models
   std::map<Answer*, std::shared_ptr<Answer>> answers;
   AnswerObserver observer;
   bool draining = false;
@@ -186,11 +167,13 @@ HttpResponse Server::State::simple_answer(const Route& route, const HttpRequest&
       return health();
     case Route::Kind::kLive:
       return json_response(200, status_json("ok"));
-    case Route::Kind::kVersion: {
-      Json api(Json::Object{{"openai", Json("v1")}});
-      return json_response(
-          200, Json(Json::Object{{"version", Json(options.version)}, {"api", std::move(api)}}));
-    }
+    case Route::Kind::kVersion:
+      return json_response(200, version_json(options, info.machine));
+    case Route::Kind::kProps:
+      return json_response(200, props_json(*model, info, options));
+    case Route::Kind::kSlots:
+      if (options.slots) return json_response(200, slots_json(*model->engine));
+      return error_response(error_of_status(404, "GET /slots is there with --slots only."));
     case Route::Kind::kModels:
       if (is_anthropic(request)) return json_response(200, anthropic_models(models));
       return json_response(200, Json(Json::Object{{"object", Json("list")}, {"data", models}}));
@@ -211,6 +194,9 @@ HttpResponse Server::State::simple_answer(const Route& route, const HttpRequest&
 HttpResponse Server::State::health() const {
   if (draining) return json_response(503, status_json("draining"));
   if (model == nullptr) return json_response(503, status_json("loading"));
+  if (options.watchdog_s > 0 && model->engine->stats().step_age_s > options.watchdog_s) {
+    return json_response(503, status_json("stuck"));
+  }
   return json_response(200, status_json("ok"));
 }
 
@@ -333,28 +319,31 @@ const std::string& Server::url() const {
   return state_->url;
 }
 
-void Server::attach(Engine& engine, std::shared_ptr<const TextAssets> text, const ModelInfo& info) {
+void Server::attach(Engine& engine, std::shared_ptr<const TextAssets> text, ServedInfo info) {
+  const ServerOptions& options = state_->options;
   auto model = std::make_shared<ServedModel>();
   model->engine = &engine;
   model->text = std::move(text);
-  model->names = state_->options.served_names;
-  model->any_model = state_->options.any_model;
-  model->fingerprint = fmt::format("glint-{}-{}", state_->options.version, info.weight_format);
-  model->template_kwargs = state_->options.chat_template_kwargs;
-  model->api.max_n = state_->options.max_n;
-  model->sse_ping_s = state_->options.sse_ping_s;
-  model->request_timeout_s = state_->options.request_timeout_s;
+  model->names = options.served_names;
+  model->any_model = options.any_model;
+  model->fingerprint = fmt::format("glint-{}-{}", options.version, info.model.weight_format);
+  model->template_kwargs = options.chat_template_kwargs;
+  model->api = options.api;
+  model->sse_ping_s = options.sse_ping_s;
+  model->request_timeout_s = options.request_timeout_s;
+  model->stream_interval = options.stream_interval;
   Json models(Json::Array{});
   const std::int64_t now = std::time(nullptr);
   for (const std::string& name : model->names) {
     models.push_back(
-        model_json(name, state_->options.model_root, now, info, engine.options().context));
+        model_json(name, options.model_root, now, info.model, engine.options().context));
   }
-  state_->http->mailbox()->post(
-      [state = state_.get(), model = std::move(model), models = std::move(models)] {
-        state->model = model;
-        state->models = models;
-      });
+  state_->http->mailbox()->post([state = state_.get(), model = std::move(model),
+                                 models = std::move(models), info = std::move(info)]() mutable {
+    state->model = std::move(model);
+    state->models = std::move(models);
+    state->info = std::move(info);
+  });
 }
 
 bool Server::run() {

@@ -1,7 +1,7 @@
-// The HTTP server of one engine: OpenAI-compatible endpoints, health and models. It owns a
-// listening socket and one I/O thread; requests are prepared on a second thread, and the engine
-// only posts back to the I/O thread, so nothing here ever waits for the engine. A program listens
-// first, loads the model while /health says "loading", then attaches it.
+// The HTTP server of one engine: the endpoints of OpenAI and Anthropic clients, health, metrics and
+// a chat page. It owns a listening socket and one I/O thread; requests are prepared on a second
+// thread, and the engine only posts back to the I/O thread, so nothing here ever waits for the
+// engine. A program listens first, loads the model while /health says "loading", then attaches it.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "chat/chat.h"
+#include "server/api_call.h"
 
 namespace glint {
 
@@ -36,7 +37,21 @@ struct ServerOptions {
   double sse_ping_s = 5;         // a comment whenever a stream was silent this long
   double drain_timeout_s = 30;   // for running requests after request_stop()
   int max_connections = 4096;
-  int max_n = 16;  // choices of one request
+  double watchdog_s = 120;                // /health fails when a step takes longer; 0: never
+  int stream_interval = 1;                // tokens of a chunk
+  std::vector<std::string> cors_origins;  // web pages that may call; "*": all
+  bool metrics_auth = false;              // /metrics wants a key too
+  bool metrics_vllm = true, metrics_llamacpp = true;
+  bool slots = false;  // GET /slots is there
+  std::string commit;  // of the program's source; may be empty
+  ApiSettings api;
+};
+
+// What introspection tells of the model, beside what requests need.
+struct ServedInfo {
+  ModelInfo model;
+  // {"isa", "threads", "compute", "kernels": [{"type", "bytes", "kernel"}], "cache": {...}}
+  Json machine;
 };
 
 class Server {
@@ -55,7 +70,7 @@ class Server {
   const std::string& url() const;
   // From now on requests are answered. Borrows the engine until this server is destroyed: destroy
   // the server first.
-  void attach(Engine& engine, std::shared_ptr<const TextAssets> text, const ModelInfo& info);
+  void attach(Engine& engine, std::shared_ptr<const TextAssets> text, ServedInfo info);
   // Waits until request_stop() was called and everything is answered or cut off. True after a clean
   // drain.
   bool run();

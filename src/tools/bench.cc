@@ -191,6 +191,18 @@ std::vector<WeightUse> weights_in_use(const BenchModel& model, Isa isa) {
   return uses;
 }
 
+Json uses_json(const std::vector<WeightUse>& uses) {
+  Json list(Json::Array{});
+  for (const WeightUse& use : uses) {
+    Json json;
+    json.set("type", std::string(dtype_name(use.form.type)));
+    json.set("bytes", use.bytes);
+    json.set("kernel", use.kernel);
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
 BenchFloor bench_floor(const BenchModel& model, const BenchResult& test,
                        const MachineRates& rates) {
   const ModelInfo& info = model.info;

@@ -58,6 +58,8 @@ struct WeightUse {
 };
 // Those of most bytes first.
 std::vector<WeightUse> weights_in_use(const BenchModel& model, Isa isa);
+// [{"type", "bytes", "kernel"}, ...]
+Json uses_json(const std::vector<WeightUse>& uses);
 
 // Errors: kExhausted when the cache is too small.
 Result<BenchResult> run_bench(Session& session, const BenchResult& test, int repetitions);

@@ -136,18 +136,6 @@ std::uint64_t peak_bytes(const Machine& machine) {
   return std::max(machine.peak_bytes_before, peak_resident_bytes());
 }
 
-Json uses_json(const std::vector<WeightUse>& uses) {
-  Json list(Json::Array{});
-  for (const WeightUse& use : uses) {
-    Json json;
-    json.set("type", use_name(use));
-    json.set("bytes", use.bytes);
-    json.set("kernel", use.kernel);
-    list.push_back(std::move(json));
-  }
-  return list;
-}
-
 Json report_json(const Session& session, const std::vector<WeightUse>& uses, const Machine& machine,
                  Json results) {
   Json rates, json;

@@ -135,6 +135,10 @@ std::string_view version() {
   return GLINT_VERSION;
 }
 
+std::string_view commit() {
+  return GLINT_COMMIT;
+}
+
 int run_program(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
     std::fputs(overview(commands).c_str(), stderr);

@@ -21,5 +21,7 @@ int run_program(const std::vector<Command>& commands, const std::vector<std::str
 int complain(std::string_view message, int code);
 
 std::string_view version();
+// Of the source, abbreviated; empty when it was no git checkout.
+std::string_view commit();
 
 }  // namespace glint

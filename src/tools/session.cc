@@ -37,8 +37,8 @@ Error as_refusal(Error error) {
   declaration = std::move(*GLINT_CONCAT(glint_model_, __LINE__))
 
 Result<std::shared_ptr<const TextAssets>> load_text(const Checkpoint& checkpoint,
-                                                    const std::string& template_file) {
-  TextOptions options;
+                                                    const std::string& template_file,
+                                                    TextOptions options) {
   if (!template_file.empty()) {
     auto text = read_text_file(template_file, kMaxTemplateBytes);
     if (!text) return invalid_argument("--chat-template: " + text.error().message);
@@ -147,7 +147,7 @@ Result<SessionPlan> plan_session(SessionOptions options) {
     return as_refusal(checked.error());
   }
   if (options.text) {
-    GLINT_TRY(plan.text, load_text(*plan.checkpoint, options.chat_template));
+    GLINT_TRY(plan.text, load_text(*plan.checkpoint, options.chat_template, options.text_options));
   }
   MemoryRequest request;
   request.context = options.context;
@@ -189,6 +189,7 @@ Result<std::unique_ptr<Session>> load_session(
     engine.max_batch_tokens = std::max(options.chunk, options.max_sequences);
     engine.max_alone_tokens = session->plan.alone_chunk;
     engine.max_queue = options.max_queue;
+    engine.by_priority = options.by_priority;
     engine.prefix_reuse = options.prefix_cache;
     session->engine =
         std::make_unique<Engine>(*session->model, *session->exec, *session->cache, engine);

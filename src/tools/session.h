@@ -42,6 +42,8 @@ struct SessionOptions {
   std::string weights_cache;       // a folder for packed weights; empty: they are not kept
   std::uint64_t memory_limit = 0;  // bytes; 0: what is available
   std::string chat_template;       // a file that replaces the checkpoint's; empty: none
+  TextOptions text_options;        // its chat_template comes from that file
+  bool by_priority = false;        // requests' priority orders who waits
   bool text = true;                // false: no tokenizer or template is read
   bool engine = true;              // false: the caller drives the model itself
 };

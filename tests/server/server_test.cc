@@ -48,7 +48,7 @@ struct ServerTest : testing::Test {
   }
   void start() {
     listen();
-    server->attach(rig.start(), rig.text, rig.model.info());
+    server->attach(rig.start(), rig.text, {rig.model.info(), Json()});
     ASSERT_TRUE(
         eventually([&] { return TestClient(server->port()).get("/health").status == 200; }));
   }
@@ -138,7 +138,7 @@ TEST_F(ServerTest, is_alive_before_it_is_ready) {
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(refused.headers.at("Retry-After"), "5");
   EXPECT_EQ(at(parsed(refused), "error", "code"), Json("loading"));
-  server->attach(rig.start(), rig.text, rig.model.info());
+  server->attach(rig.start(), rig.text, {rig.model.info(), Json()});
   EXPECT_TRUE(
       eventually([&] { return TestClient(server->port()).get("/v1/health/").status == 200; }));
 }
