@@ -7,6 +7,7 @@
 #include <ctime>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -14,6 +15,8 @@
 #include "server/answer.h"
 #include "server/anthropic.h"
 #include "server/http.h"
+#include "server/metrics.h"
+#include "server/page.h"
 #include "server/props.h"
 #include "server/routes.h"
 #include "server/served_model.h"
@@ -21,6 +24,8 @@
 
 namespace glint {
 namespace {
+
+constexpr std::size_t kMaxLoggedFields = 256;
 
 HttpResponse json_response(int status, const Json& body) {
   HttpResponse response;
@@ -38,6 +43,40 @@ bool is_anthropic(const HttpRequest& request) {
   return !request.header("anthropic-version").empty();
 }
 
+MetricsOptions metrics_options(const ServerOptions& options) {
+  MetricsOptions out;
+  out.model_name = options.served_names.front();
+  out.version = options.version;
+  // Checked before.
+  static_cast<void>(choose_metric_groups(options.metrics_compat, out));
+  return out;
+}
+
+MetricsModel metrics_model(const Engine& engine) {
+  MetricsModel model;
+  model.block_size = kPageSize;
+  model.num_blocks = engine.stats().cache.total_pages;
+  model.max_model_len = engine.options().context;
+  return model;
+}
+
+RequestRecord request_record(const AnswerRecord& answer) {
+  const Usage& usage = answer.usage.usage;
+  RequestRecord record;
+  record.finished_reason = answer.reason;
+  record.prompt_tokens = usage.prompt_tokens;
+  record.cached_tokens = usage.cached_tokens;
+  record.completion_tokens = usage.completion_tokens;
+  record.reasoning_tokens = answer.usage.reasoning_tokens;
+  record.max_tokens = answer.max_tokens;
+  record.n = answer.n;
+  record.queue_s = usage.queue_s;
+  record.prefill_s = usage.prefill_s;
+  record.decode_s = usage.decode_s;
+  record.e2e_s = answer.seconds;
+  return record;
+}
+
 Status check_options(const ServerOptions& options) {
   if (options.served_names.empty())
     return invalid_argument("--served-model-name: at least one name is needed");
@@ -50,6 +89,8 @@ Status check_options(const ServerOptions& options) {
   if (std::ranges::any_of(options.api_keys, [](const std::string& key) { return key.empty(); })) {
     return invalid_argument("--api-key: must not be empty");
   }
+  MetricsOptions metrics;
+  GLINT_TRY_VOID(choose_metric_groups(options.metrics_compat, metrics));
   if (!options.chat_template_kwargs.is_null() && !options.chat_template_kwargs.is_object()) {
     return invalid_argument("--chat-template-kwargs: must be a JSON object");
   }
@@ -60,13 +101,21 @@ Status check_options(const ServerOptions& options) {
 
 struct Server::State {
   explicit State(ServerOptions given)
-      : options(std::move(given)), access(options.api_keys, options.host) {
-    observer.on_first_token = [](double) {};
-    observer.on_token_gap = [](double, int) {};
-    observer.on_unknown_field = [](const std::string& name) {
-      log_debug("ignored unknown request field " + name);
+      : options(std::move(given)),
+        access(options.api_keys, options.host),
+        metrics(metrics_options(options)) {
+    observer.on_first_token = [this](double seconds) { metrics.on_first_token(seconds); };
+    observer.on_token_gap = [this](double seconds, int tokens) {
+      metrics.on_token_gap(seconds, tokens);
     };
-    observer.on_done = [](const AnswerRecord&) {};
+    observer.on_unknown_field = [this](const std::string& name) {
+      metrics.on_unknown_field(name);
+      if (logged_fields.size() < kMaxLoggedFields && logged_fields.insert(name).second)
+        log_debug("ignored unknown request field " + name);
+    };
+    observer.on_done = [this](const AnswerRecord& record) {
+      metrics.on_request_done(request_record(record));
+    };
   }
 
   const ServerOptions options;
@@ -79,6 +128,8 @@ struct Server::State {
   Json models;  // [model, ...] of /v1/models
   std::map<Answer*, std::shared_ptr<Answer>> answers;
   AnswerObserver observer;
+  Metrics metrics;
+  std::set<std::string> logged_fields;  // unknown ones, each told once
   bool draining = false;
 
   std::mutex mutex;  // guards what follows
@@ -92,7 +143,8 @@ struct Server::State {
   HttpHandlers handlers();
   std::optional<HttpResponse> check(const HttpRequest& request) const;
   void handle(const std::shared_ptr<HttpExchange>& exchange);
-  HttpResponse simple_answer(const Route& route, const HttpRequest& request) const;
+  HttpResponse simple_answer(const Route& route, const HttpRequest& request);
+  HttpResponse metrics_text();
   HttpResponse health() const;
   HttpResponse one_model(const HttpRequest& request) const;
   void start_answer(const Route& route, const std::shared_ptr<HttpExchange>& exchange);
@@ -110,6 +162,12 @@ HttpHandlers Server::State::handlers() {
   handlers.on_stop_signal = [this](int count) { on_stop_signal(count); };
   handlers.error_page = [](const std::string& path, int status, const std::string& message) {
     return error_response(error_of_status(status, message), find_route(path).shape, "");
+  };
+  handlers.on_done = [this](const HttpRequest& request, int status, double seconds) {
+    const Route route = find_route(request.path);
+    metrics.on_http(route.label.empty() ? "other" : route.label, status);
+    log_debug(fmt::format("{} {} {} {} {:.3f} s", request.id, request.method, request.path, status,
+                          seconds));
   };
   return handlers;
 }
@@ -132,8 +190,11 @@ std::optional<HttpResponse> Server::State::check(const HttpRequest& request) con
     response.headers.emplace_back("Allow", allowed);
     return response;
   }
-  if (!route.is_guarded) return std::nullopt;
+  const bool wants_key =
+      route.is_guarded || (route.kind == Route::Kind::kMetrics && options.metrics_auth);
+  if (!wants_key) return std::nullopt;
   if (const std::optional<ApiError> refusal = access.check(request)) return refuse(*refusal);
+  if (!route.is_guarded) return std::nullopt;
   if (draining) return refuse(draining_error());
   if (model == nullptr) return refuse(loading_error());
   return std::nullopt;
@@ -153,16 +214,13 @@ void Server::State::handle(const std::shared_ptr<HttpExchange>& exchange) {
   exchange->respond(simple_answer(route, request));
 }
 
-HttpResponse Server::State::simple_answer(const Route& route, const HttpRequest& request) const {
+HttpResponse Server::State::simple_answer(const Route& route, const HttpRequest& request) {
   switch (route.kind) {
-    case Route::Kind::kPage: {
-      HttpResponse response;
-      response.content_type = "text/plain; charset=utf-8";
-      response.body = fmt::format(
-          "glint {}: an OpenAI-compatible server. Try /v1/models and /v1/chat/completions.\n",
-          options.version);
-      return response;
-    }
+    case Route::Kind::kPage:
+      if (auto response = page_response(request)) return std::move(*response);
+      break;
+    case Route::Kind::kMetrics:
+      return metrics_text();
     case Route::Kind::kHealth:
       return health();
     case Route::Kind::kLive:
@@ -189,6 +247,15 @@ HttpResponse Server::State::simple_answer(const Route& route, const HttpRequest&
       break;
   }
   return error_response(error_of_status(404, "There is nothing here."));
+}
+
+HttpResponse Server::State::metrics_text() {
+  if (model != nullptr) metrics.on_engine(model->engine->stats());
+  metrics.on_connections(http->num_connections());
+  HttpResponse response;
+  response.content_type = Metrics::kContentType;
+  response.body = metrics.text();
+  return response;
 }
 
 HttpResponse Server::State::health() const {
@@ -343,6 +410,7 @@ void Server::attach(Engine& engine, std::shared_ptr<const TextAssets> text, Serv
     state->model = std::move(model);
     state->models = std::move(models);
     state->info = std::move(info);
+    state->metrics.attach(metrics_model(*state->model->engine));
   });
 }
 

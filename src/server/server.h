@@ -37,13 +37,13 @@ struct ServerOptions {
   double sse_ping_s = 5;         // a comment whenever a stream was silent this long
   double drain_timeout_s = 30;   // for running requests after request_stop()
   int max_connections = 4096;
-  double watchdog_s = 120;                // /health fails when a step takes longer; 0: never
-  int stream_interval = 1;                // tokens of a chunk
-  std::vector<std::string> cors_origins;  // web pages that may call; "*": all
-  bool metrics_auth = false;              // /metrics wants a key too
-  bool metrics_vllm = true, metrics_llamacpp = true;
-  bool slots = false;  // GET /slots is there
-  std::string commit;  // of the program's source; may be empty
+  double watchdog_s = 120;                       // /health fails when a step takes longer; 0: never
+  int stream_interval = 1;                       // tokens of a chunk
+  std::vector<std::string> cors_origins;         // web pages that may call; "*": all
+  bool metrics_auth = false;                     // /metrics wants a key too
+  std::string metrics_compat = "vllm,llamacpp";  // whose names metrics have, or "none"
+  bool slots = false;                            // GET /slots is there
+  std::string commit;                            // of the program's source; may be empty
   ApiSettings api;
 };
 

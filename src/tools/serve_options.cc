@@ -102,8 +102,8 @@ void declare_output(Flags& flags, ServeOptions* options) {
   flags.group("Observation");
   flags.toggle("--slots", &server.slots, "GET /slots tells which slots are busy");
   flags.toggle("--metrics-auth", &server.metrics_auth, "GET /metrics wants an API key too");
-  flags.text("--metrics-compat", &options->metrics_compat, "LIST",
-             "whose names metrics have, of vllm,llamacpp (default both)");
+  flags.text("--metrics-compat", &server.metrics_compat, "LIST",
+             "whose names metrics have, of vllm,llamacpp, or none (default both)");
   flags.text("--script", &options->script_file, "FILE",
              "a test device: answers come from this JSONL file, see docs/server.md; loopback only");
 }
@@ -211,22 +211,6 @@ Status resolve_script(ServeOptions& options) {
   return {};
 }
 
-Status resolve_metrics(ServeOptions& options) {
-  ServerOptions& server = options.server;
-  server.metrics_vllm = server.metrics_llamacpp = false;
-  for (const std::string& word : words_of(options.metrics_compat)) {
-    if (word == "vllm") {
-      server.metrics_vllm = true;
-    } else if (word == "llamacpp") {
-      server.metrics_llamacpp = true;
-    } else {
-      return invalid_argument(
-          fmt::format("--metrics-compat: '{}' is none of vllm, llamacpp", word));
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 void declare_serve(Flags& flags, ServeOptions* options) {
@@ -258,7 +242,6 @@ Status resolve_serve_options(ServeOptions& options) {
   GLINT_TRY_VOID(resolve_budgets(options));
   GLINT_TRY_VOID(resolve_parsers(options));
   GLINT_TRY_VOID(resolve_script(options));
-  GLINT_TRY_VOID(resolve_metrics(options));
   server.api.shows_reasoning_content = options.reasoning_field != "reasoning";
   server.api.shows_reasoning = options.reasoning_field != "reasoning_content";
   server.api.by_priority = options.scheduling == "priority";

@@ -22,8 +22,7 @@ struct ServeOptions {
   std::vector<std::string> cors_origins;
   std::string key_file, template_kwargs, sampling_overrides, script_file, effort_budgets;
   std::string reasoning_field = "both", tool_parser = "auto", reasoning_parser = "auto",
-              tool_grammar = "strict", scheduling = "fcfs", metrics_compat = "vllm,llamacpp",
-              anthropic_thinking = "auto";
+              tool_grammar = "strict", scheduling = "fcfs", anthropic_thinking = "auto";
   int body_mib = 64;
 };
 
