@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <string_view>
@@ -37,14 +38,21 @@ bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
+// Whether it is about a schema or grammar of the request.
+bool names_a_schema(std::string_view message) {
+  constexpr std::array<std::string_view, 6> kFields = {
+      "response_format", "structured_outputs", "guided_", "grammar:", "json_schema", "text.format"};
+  return std::ranges::any_of(kFields, [&](auto field) { return message.starts_with(field); }) ||
+         (message.starts_with("tools[") && contains(message, ".parameters"));
+}
+
 ApiError client_error(const Error& error) {
   std::string code = error.code == ErrorCode::kUnsupported ? "unsupported_value" : "invalid_value";
   if (contains(error.message, kContextPhrase)) code = "context_length_exceeded";
   if (contains(error.message, "the chat template refused") || error.code == ErrorCode::kNotFound) {
     code = "template_error";
   }
-  if (contains(error.message, ".parameters") && error.message.starts_with("tools["))
-    code = "invalid_schema";
+  if (names_a_schema(error.message)) code = "invalid_schema";
   return bad_request(field_of(error.message), error.message, std::move(code));
 }
 

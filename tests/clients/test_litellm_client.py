@@ -16,7 +16,7 @@ def ask(request):
     with serve_script(LINES, "--ctx", "512") as served:
         def send(what, **more):
             return litellm.completion(model=f"{request.param}/demo", api_base=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60,
-                                      temperature=0, messages=[{"role": "user", "content": what}], **more)
+                                      messages=[{"role": "user", "content": what}], **{"temperature": 0, **more})
         yield send
 
 
