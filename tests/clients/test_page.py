@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "tests" / "page"))
 import mock_server  # noqa: E402  (needs the path above)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PATIENCE = 60_000  # milliseconds; nothing here is a measurement
+PATIENCE = 180_000  # milliseconds; nothing here is a measurement
 
 # Notes what the page's policy stopped, where the test can read it.
 WATCH_POLICY = "window.breaches = []; document.addEventListener('securitypolicyviolation', (e) => window.breaches.push(e.violatedDirective + ' ' + e.blockedURI));"

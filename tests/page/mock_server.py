@@ -261,8 +261,8 @@ def say_after_tool(answer):
 
 def say_endless(answer):
     while True:
-        answer.say("and so on, " * 20 + "\n\n")
-        time.sleep(0.02)
+        answer.say("and so on, " * 3 + "\n\n")
+        time.sleep(0.1)
 
 
 def say_thinking(answer):

@@ -8,6 +8,7 @@ import { showChats, titleOf, watchSidebar } from "./sidebar.js";
 import * as store from "./store.js";
 
 const kSaveEveryMs = 2000;
+const kLeavingMs = 3000;
 const kNearEnd = 60; // pixels from the end that still count as being there
 const kExamples = ["Explain what a prefix cache is, in three sentences.", "Write a Python function that merges two sorted lists.", "Which questions should I ask before renting a flat?"];
 const kDemoExamples = ["What is 17 + 25?", "Sort: 9 4 7 1", "Who are you?"];
@@ -255,6 +256,7 @@ function finish(run) {
   const { message } = run;
   const isCurrent = runs.get(run.chat.id) === run;
   if (!isCurrent) return; // deleted meanwhile
+  if (isLeaving) return void setTimeout(finish, kLeavingMs, run);
   runs.delete(run.chat.id);
   run.chat.updated = Date.now();
   save(run.chat);
@@ -472,7 +474,18 @@ function onSettings() {
   byId("thinking-chip").value = settings.thinking;
 }
 
+// A browser that goes to another page breaks the connections of this one first. What is saved then has no error in it.
+// Should the page stay after all, it goes on a little later.
+let isLeaving = false;
+
+function leave() {
+  saveRunning();
+  isLeaving = true;
+  setTimeout(() => (isLeaving = false), kLeavingMs - 500);
+}
+
 function saveRunning() {
+  if (isLeaving) return;
   for (const run of runs.values()) store.saveChat(run.chat);
 }
 
@@ -484,7 +497,8 @@ function begin() {
   showKeyField(store.loadKey() !== "");
   watchSettings(settings, onSettings, readModels);
   store.onForeignChange(drawFrame);
-  window.addEventListener("pagehide", saveRunning);
+  window.addEventListener("beforeunload", leave);
+  window.addEventListener("pagehide", leave);
   setInterval(saveRunning, kSaveEveryMs);
   setInterval(scheduleDraw, 250); // clocks go on while nothing arrives
   const kept = store.loadChat(location.hash.slice(1));
