@@ -7,6 +7,7 @@
 #include "server/http_text.h"
 #include "server/openai_chat.h"
 #include "server/openai_completions.h"
+#include "server/responses.h"
 #include "server/text_routes.h"
 
 namespace glint {
@@ -66,6 +67,7 @@ Table make_table() {
       {"/apply-template", text(apply_template)},
       {"/v1/chat/completions/input_tokens", text(count_input<parse_chat_call>)},
       {"/v1/messages/count_tokens", text(count_message_tokens, ErrorShape::kAnthropic)},
+      {"/v1/responses/input_tokens", text(count_input<parse_responses_call>)},
       {"/v1/embeddings", not_supported()},
       {"/v1/rerank", not_supported()},
       {"/v1/score", not_supported()},
@@ -78,6 +80,8 @@ Table make_table() {
                render<parse_completions_call>, true);
   add_generate(table, "/messages", {parse_messages_call, ErrorShape::kAnthropic},
                render<parse_messages_call>, false);
+  add_generate(table, "/responses", {parse_responses_call, ErrorShape::kOpenAi},
+               render<parse_responses_call>, true);
   for (auto& [path, route] : table) route.label = path;
   return table;
 }
