@@ -153,6 +153,8 @@ const char* anthropic_type(int status) {
       return "permission_error";
     case 404:
       return "not_found_error";
+    case 408:
+      return "timeout_error";
     case 413:
       return "request_too_large";
     case 429:

@@ -431,6 +431,7 @@ TEST(anthropic, errors_have_their_own_types_and_statuses) {
   EXPECT_EQ(told(401), "401 authentication_error");
   EXPECT_EQ(told(403), "403 permission_error");
   EXPECT_EQ(told(404), "404 not_found_error");
+  EXPECT_EQ(told(408), "408 timeout_error");
   EXPECT_EQ(told(413), "413 request_too_large");
   EXPECT_EQ(told(429), "429 rate_limit_error");
   EXPECT_EQ(told(500), "500 api_error");
