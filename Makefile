@@ -12,7 +12,7 @@ JOBS ?= $(shell nproc)
 RUST_NEEDED := 1.87
 
 BUILD_PACKAGES := cmake ninja-build pkg-config libboost-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libedit-dev prometheus-cpp-dev
-TEST_PACKAGES := libgtest-dev libgmock-dev python3 python3-venv chromium
+TEST_PACKAGES := libgtest-dev libgmock-dev python3 python3-venv chromium $(if $(shell command -v node),,nodejs) $(if $(shell command -v npm),,npm)
 FUZZ_PACKAGES := libgtest-dev libgmock-dev python3 clang-19 libclang-rt-19-dev
 
 # Installs those of the Debian packages $(1) that are absent, and says so; does nothing, silently, when all are there.
