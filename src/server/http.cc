@@ -1,4 +1,4 @@
-// The only file that sees Boost, which is why connections and the listener share it.
+// The only file that sees asio, which is why connections and the listener share it.
 #include "server/http.h"
 
 // One thread runs every handler and posts pass a mutex, so asio's fences between handlers do
@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,31 +17,35 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <chrono>
+#include <limits>
+#include <list>
 #include <mutex>
 #include <thread>
 #include <unordered_set>
 
 #include "base/log.h"
+#include "server/http_reader.h"
 #include "server/http_text.h"
 
 namespace glint {
 namespace {
 
 namespace asio = boost::asio;
-namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr std::size_t kReadBytes = 16u << 10;
+constexpr std::size_t kReadBytes = 64u << 10;
 // What a client may send ahead while its request runs. Beyond it reading stops, and with it the
 // news of a closed client.
 constexpr std::size_t kMaxAheadBytes = 64u << 10;
 constexpr double kLingerSeconds = 2;
 constexpr std::size_t kMaxLingerBytes = 16u << 20;
+// Connections that were turned away and may still read why.
+constexpr std::size_t kMaxRefused = 64;
+// Descriptors for everything that is not a connection: checkpoint files, logs, the listener.
+constexpr rlim_t kOtherDescriptors = 64;
+constexpr int kClientWentAway = 499;
 
 std::chrono::nanoseconds duration(double seconds) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, 1e9) * 1e9));
@@ -65,12 +70,19 @@ class IoMailbox : public Mailbox {
 
 class Connection;
 
+using Connections = std::list<Connection*>;
+
 // What connections share.
 struct Hub {
   HttpOptions options;
   HttpHandlers handlers;
   std::unordered_set<std::shared_ptr<Connection>> connections;
+  // Those nobody waits for, the longest idle first: between requests, before the end of a header,
+  // or only open so that the client can read the last answer.
+  Connections spare;
+  Connections refused;  // over the limit, oldest first
   bool stopping = false;
+  std::array<char, kReadBytes> scratch;  // a connection that does not read now keeps no buffer
 };
 
 class Exchange;
@@ -82,27 +94,34 @@ class Connection : public std::enable_shared_from_this<Connection> {
         hub_(hub),
         read_timer_(socket_.get_executor()),
         write_timer_(socket_.get_executor()),
-        ping_timer_(socket_.get_executor()) {}
+        ping_timer_(socket_.get_executor()) {
+    error_code ignored;
+    socket_.non_blocking(true, ignored);
+    socket_.set_option(tcp::no_delay(true), ignored);
+  }
 
   void start() {
-    error_code ignored;
-    socket_.set_option(tcp::no_delay(true), ignored);
+    enter(hub_.spare);
     arm_read_timer(hub_.options.header_timeout_s);
     read();
   }
   void refuse(HttpResponse response) {
+    enter(hub_.refused);
     keep_alive_ = false;
     state_ = State::kBusy;
-    send_whole(response, "");
+    response.headers.emplace_back("Retry-After", "1");
+    send_whole(response, HttpRequest());
   }
   void close();
   void close_if_idle() {
-    if (state_ == State::kIdle && buffer_.size() == 0) close();
+    if (state_ == State::kIdle && received_.empty()) close();
   }
 
   // The answer, from the exchange.
-  void respond(const HttpResponse& response, const std::string& id) { send_whole(response, id); }
-  void start_stream(const HttpResponse& head, const std::string& id,
+  void respond(HttpResponse response, const HttpRequest& request) {
+    send_whole(std::move(response), request);
+  }
+  void start_stream(HttpResponse head, const HttpRequest& request,
                     std::function<std::string()> ping, double ping_s);
   void write_stream(std::string_view text);
   void finish_stream();
@@ -112,16 +131,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // kLinger: the last answer is out, and what still comes in is thrown away so that the client can
   // read it before the connection resets.
   enum class State { kIdle, kHeader, kBody, kBusy, kLinger, kClosed };
-  using Parser = http::request_parser<http::string_body>;
 
+  void enter(Connections& place);
+  void leave();
   void read();
+  void on_readable(error_code error);
   void on_read(error_code error, std::size_t nbytes);
   void parse();
+  void start_request();
   bool on_header();
   void dispatch();
   void fail(int status, const std::string& message);
-  void fail_parse(error_code error);
-  void send_whole(const HttpResponse& response, const std::string& id);
+  void send_whole(HttpResponse response, const HttpRequest& request);
+  void decorate(HttpResponse& response, const HttpRequest& request);
   void send(std::string_view text);
   void write();
   void on_write(error_code error, std::size_t nbytes);
@@ -134,9 +156,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   tcp::socket socket_;
   Hub& hub_;
-  boost::beast::flat_buffer buffer_;
-  std::optional<Parser> parser_;
-  HttpRequest request_;  // being read
+  Connections* place_ = nullptr;
+  Connections::iterator spot_;             // in *place_
+  std::string received_;                   // and not used yet
+  std::unique_ptr<RequestReader> reader_;  // while a request is being read
   State state_ = State::kIdle;
   bool reading_ = false;
   bool keep_alive_ = true;
@@ -166,11 +189,11 @@ class Exchange : public HttpExchange {
 
   const HttpRequest& request() const override { return request_; }
   void respond(HttpResponse response) override {
-    if (const auto connection = end()) connection->respond(response, request_.id);
+    if (const auto connection = end()) connection->respond(std::move(response), request_);
   }
   void start_stream(HttpResponse head, std::function<std::string()> ping, double ping_s) override {
     if (const auto connection = connection_.lock(); connection && !closed_) {
-      connection->start_stream(head, request_.id, std::move(ping), ping_s);
+      connection->start_stream(std::move(head), request_, std::move(ping), ping_s);
     }
   }
   void write(std::string_view text) override {
@@ -208,32 +231,49 @@ class Exchange : public HttpExchange {
 void Connection::close() {
   if (state_ == State::kClosed) return;
   const State was = std::exchange(state_, State::kClosed);
+  leave();
   error_code ignored;
   socket_.close(ignored);
   read_timer_.cancel();
   write_timer_.cancel();
   ping_timer_.cancel();
-  constexpr int kClientWentAway = 499;
   if (was == State::kBody || was == State::kBusy) report(kClientWentAway);
   if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->abandon();
   hub_.connections.erase(shared_from_this());
 }
 
-// One read is always pending, also while a request runs: that is how a client that goes away is
+void Connection::enter(Connections& place) {
+  leave();
+  place_ = &place;
+  spot_ = place.insert(place.end(), this);
+}
+
+void Connection::leave() {
+  if (place_ != nullptr) place_->erase(spot_);
+  place_ = nullptr;
+}
+
+// The socket is always watched, also while a request runs: that is how a client that goes away is
 // noticed.
 void Connection::read() {
   if (reading_ || state_ == State::kClosed) return;
-  if (state_ == State::kBusy && buffer_.size() >= kMaxAheadBytes) return;
+  if (state_ == State::kBusy && received_.size() >= kMaxAheadBytes) return;
   reading_ = true;
-  socket_.async_read_some(buffer_.prepare(kReadBytes),
-                          [self = shared_from_this()](error_code error, std::size_t nbytes) {
-                            self->reading_ = false;
-                            self->on_read(error, nbytes);
-                          });
+  socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
+    self->reading_ = false;
+    self->on_readable(error);
+  });
+}
+
+void Connection::on_readable(error_code error) {
+  if (state_ == State::kClosed) return;
+  std::size_t nbytes = 0;
+  if (!error) nbytes = socket_.read_some(asio::buffer(hub_.scratch), error);
+  if (error == asio::error::would_block || error == asio::error::try_again) return read();
+  on_read(error, nbytes);
 }
 
 void Connection::on_read(error_code error, std::size_t nbytes) {
-  if (state_ == State::kClosed) return;
   if (error) {
     // A client that closed only its own direction still gets an answer that is complete.
     if (error == asio::error::eof && state_ == State::kBusy && answered_) {
@@ -242,156 +282,119 @@ void Connection::on_read(error_code error, std::size_t nbytes) {
     }
     return close();
   }
-  buffer_.commit(nbytes);
-  switch (state_) {
-    case State::kLinger:
-      num_lingered_ += nbytes;
-      buffer_.consume(buffer_.size());
-      return num_lingered_ > kMaxLingerBytes ? close() : read();
-    case State::kBusy:
-      return read();
-    default:
-      return parse();
+  if (state_ == State::kLinger) {
+    num_lingered_ += nbytes;
+    return num_lingered_ > kMaxLingerBytes ? close() : read();
   }
+  received_.append(hub_.scratch.data(), nbytes);
+  return state_ == State::kBusy ? read() : parse();
 }
 
 void Connection::parse() {
   while (state_ == State::kIdle || state_ == State::kHeader || state_ == State::kBody) {
-    if (buffer_.size() == 0) return read();
-    if (state_ == State::kIdle) {
-      parser_.emplace();
-      parser_->header_limit(static_cast<std::uint32_t>(hub_.options.max_header_bytes));
-      parser_->body_limit(hub_.options.max_body_bytes);
-      parser_->eager(false);
-      state_ = State::kHeader;
-      request_ = HttpRequest();
-      is_first_ = false;
-      is_head_ = false;
-      started_ = std::chrono::steady_clock::now();
-      arm_read_timer(hub_.options.header_timeout_s);
+    if (received_.empty()) {
+      received_ = std::string();  // its memory too
+      return read();
     }
-    error_code error;
-    const std::size_t used = parser_->put(buffer_.data(), error);
-    buffer_.consume(used);
-    if (error && error != http::error::need_more) return fail_parse(error);
-    if (state_ == State::kHeader && parser_->is_header_done()) {
-      if (!on_header()) return;
+    if (state_ == State::kIdle) start_request();
+    const std::size_t used = reader_->put(received_);
+    received_.erase(0, used);
+    if (reader_->state() == RequestReader::State::kFailed) {
+      return fail(reader_->failed_status(), reader_->failed_message());
     }
-    if (state_ == State::kBody) {
-      if (parser_->is_done()) return dispatch();
-      if (used > 0) arm_read_timer(hub_.options.body_idle_timeout_s);
-    }
-    if (error == http::error::need_more) return read();
+    if (reader_->state() == RequestReader::State::kHeader) return read();
+    if (state_ == State::kHeader && !on_header()) return;
+    if (reader_->state() == RequestReader::State::kDone) return dispatch();
+    if (used == 0) return read();
+    arm_read_timer(hub_.options.body_idle_timeout_s);
   }
+}
+
+void Connection::start_request() {
+  reader_ = std::make_unique<RequestReader>(hub_.options);
+  state_ = State::kHeader;
+  is_first_ = false;
+  is_head_ = false;
+  started_ = std::chrono::steady_clock::now();
+  arm_read_timer(hub_.options.header_timeout_s);
 }
 
 // False when the request was refused.
 bool Connection::on_header() {
-  const auto& message = parser_->get();
-  keep_alive_ = message.keep_alive() && !hub_.stopping;
-  is_http10_ = message.version() < 11;
-  is_head_ = message.method() == http::verb::head;
-  request_.method = std::string(message.method_string());
-  for (const auto& field : message) {
-    request_.headers.emplace_back(
-        lower_case({field.name_string().data(), field.name_string().size()}),
-        std::string(field.value()));
-  }
-  const std::string_view id = request_.header("x-request-id");
-  request_.id = is_request_id(id) ? std::string(id) : "req-" + random_name(24);
-  const auto target = message.target();
-  if (!split_target({target.data(), target.size()}, request_)) {
-    fail(400, "The request target must be a path.");
-    return false;
-  }
-  if (message.version() != 10 && message.version() != 11) {
-    fail(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.");
-    return false;
-  }
-  const std::string encoding = lower_case(request_.header("content-encoding"));
-  if (!encoding.empty() && encoding != "identity") {
-    fail(415, "Compressed request bodies are not supported; send the body as it is.");
-    return false;
-  }
-  if (std::optional<HttpResponse> refusal = hub_.handlers.check(request_)) {
+  leave();
+  const HttpRequest& request = reader_->request();
+  keep_alive_ = reader_->keep_alive() && !hub_.stopping;
+  is_http10_ = reader_->is_http10();
+  is_head_ = request.method == "HEAD";
+  if (std::optional<HttpResponse> refusal = hub_.handlers.check(request)) {
     // An unread body would be taken for the next request.
-    if (!parser_->is_done()) keep_alive_ = false;
+    if (reader_->state() != RequestReader::State::kDone) keep_alive_ = false;
     state_ = State::kBusy;
-    send_whole(*refusal, request_.id);
+    send_whole(std::move(*refusal), request);
     read();
     return false;
   }
-  const std::string expect = lower_case(request_.header("expect"));
-  if (!expect.empty() && expect != "100-continue") {
-    fail(417, "The only expectation understood is 100-continue.");
-    return false;
-  }
   state_ = State::kBody;
-  parser_->eager(true);
   arm_read_timer(hub_.options.body_idle_timeout_s);
-  if (!expect.empty() && !is_http10_ && !parser_->is_done() && buffer_.size() == 0) {
-    send("HTTP/1.1 100 Continue\r\n\r\n");
-  }
+  if (reader_->wants_continue() && received_.empty()) send("HTTP/1.1 100 Continue\r\n\r\n");
   return true;
 }
 
 void Connection::dispatch() {
   read_timer_.cancel();
-  request_.body = std::move(parser_->get().body());
-  parser_.reset();
   state_ = State::kBusy;
-  exchange_ = std::make_shared<Exchange>(weak_from_this(), std::move(request_));
+  exchange_ = std::make_shared<Exchange>(weak_from_this(), reader_->take());
+  reader_.reset();
   read();
-  hub_.handlers.handle(exchange_);
+  // The handler may answer at once, and the answer end exchange_.
+  hub_.handlers.handle(std::shared_ptr<HttpExchange>(exchange_));
 }
 
 void Connection::fail(int status, const std::string& message) {
+  leave();
   keep_alive_ = false;
   state_ = State::kBusy;
-  send_whole(hub_.handlers.error_page(request_.path, status, message), request_.id);
+  static const HttpRequest kNone;
+  const HttpRequest& request = reader_ ? reader_->request() : kNone;
+  is_head_ = request.method == "HEAD";
+  send_whole(hub_.handlers.error_page(request.path, status, message), request);
   read();
 }
 
-void Connection::fail_parse(error_code error) {
-  if (error == http::error::header_limit) {
-    return fail(431,
-                fmt::format("The request headers exceed {} bytes.", hub_.options.max_header_bytes));
-  }
-  if (error == http::error::body_limit) {
-    return fail(413, fmt::format("The request body exceeds {} bytes; see --max-body-mib.",
-                                 hub_.options.max_body_bytes));
-  }
-  fail(400, "The request is not well-formed HTTP: " + error.message() + ".");
+void Connection::decorate(HttpResponse& response, const HttpRequest& request) {
+  if (hub_.handlers.on_response) hub_.handlers.on_response(request, response);
 }
 
-void Connection::send_whole(const HttpResponse& response, const std::string& id) {
+void Connection::send_whole(HttpResponse response, const HttpRequest& request) {
   if (state_ == State::kClosed) return;
   keep_alive_ = keep_alive_ && !hub_.stopping;
+  decorate(response, request);
   const bool has_body = response.status != 204 && response.status != 304;
   const std::string framing =
       has_body ? fmt::format("Content-Length: {}\r\n", response.body.size()) : "";
+  std::string text = response_head(response, framing, hub_.options, request.id, keep_alive_);
+  if (!is_head_ && has_body) text += response.body;
   answered_exchange_ = std::exchange(exchange_, nullptr);
   status_ = response.status;
   read_timer_.cancel();
   answered_ = true;
-  std::string text = response_head(response, framing, hub_.options, id, keep_alive_);
-  if (!is_head_ && has_body) text += response.body;
   send(text);
 }
 
-void Connection::start_stream(const HttpResponse& head, const std::string& id,
+void Connection::start_stream(HttpResponse head, const HttpRequest& request,
                               std::function<std::string()> ping, double ping_s) {
   keep_alive_ = keep_alive_ && !hub_.stopping && !is_http10_;
   status_ = head.status;
   ping_ = std::move(ping);
   ping_s_ = ping_s;
-  send(response_head(head, is_http10_ ? "" : "Transfer-Encoding: chunked\r\n", hub_.options, id,
-                     keep_alive_));
+  decorate(head, request);
+  send(response_head(head, is_http10_ ? "" : "Transfer-Encoding: chunked\r\n", hub_.options,
+                     request.id, keep_alive_));
   if (ping_ && ping_s_ > 0) arm_ping_timer();
 }
 
 void Connection::write_stream(std::string_view text) {
-  if (text.empty()) return;  // an empty chunk would end the answer
+  if (text.empty() || is_head_) return;  // an empty chunk would end the answer
   if (is_http10_) return send(text);
   send(fmt::format("{:x}\r\n{}\r\n", text.size(), text));
 }
@@ -402,8 +405,7 @@ void Connection::finish_stream() {
   ping_s_ = 0;
   ping_ = nullptr;
   answered_ = true;
-  if (is_http10_) return on_answered();
-  keep_alive_ = keep_alive_ && !hub_.stopping;
+  if (is_http10_ || is_head_) return on_answered();
   send("0\r\n\r\n");
 }
 
@@ -450,8 +452,13 @@ void Connection::on_answered() {
   if (!answered_ || writing_) return;
   answered_ = false;
   report(status_);
+  reader_.reset();
+  sending_ = std::string();
+  queued_ = std::string();
+  num_sent_ = 0;
   if (!keep_alive_ || hub_.stopping) return linger();
   state_ = State::kIdle;
+  enter(hub_.spare);
   arm_read_timer(hub_.options.keep_alive_timeout_s);
   parse();
 }
@@ -459,15 +466,20 @@ void Connection::on_answered() {
 void Connection::report(int status) {
   const auto exchange = exchange_ ? exchange_ : std::exchange(answered_exchange_, nullptr);
   if (!hub_.handlers.on_done) return;
+  static const HttpRequest kNone;
+  const HttpRequest& request = exchange  ? exchange->request()
+                               : reader_ ? reader_->request()
+                                         : kNone;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started_;
-  hub_.handlers.on_done(exchange ? exchange->request() : request_, status, seconds.count());
+  hub_.handlers.on_done(request, status, seconds.count());
 }
 
 void Connection::linger() {
   state_ = State::kLinger;
+  if (place_ == nullptr) enter(hub_.spare);
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
-  buffer_.consume(buffer_.size());
+  received_ = std::string();
   arm_read_timer(kLingerSeconds);
   read();
 }
@@ -513,7 +525,7 @@ void Connection::arm_ping_timer() {
 
 struct HttpServer::State {
   explicit State(HttpOptions options, HttpHandlers handlers)
-      : hub{std::move(options), std::move(handlers), {}, false},
+      : hub{std::move(options), std::move(handlers), {}, {}, {}, false, {}},
         acceptor(io),
         stop_event(io),
         accept_retry(io),
@@ -533,10 +545,33 @@ struct HttpServer::State {
   Status open();
   void accept();
   void on_accept(error_code error, tcp::socket socket);
+  void retry_accept();
+  bool has_room();
   void wait_for_stop();
 };
 
+// The most connections that the process's limit on descriptors leaves room for. The limit is raised
+// as far as this user may.
+int descriptors_for_connections() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::numeric_limits<int>::max();
+  if (limit.rlim_cur < limit.rlim_max) {
+    rlimit raised = limit;
+    raised.rlim_cur = limit.rlim_max;
+    if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  }
+  const rlim_t reserved = kOtherDescriptors + kMaxRefused;
+  const rlim_t left = limit.rlim_cur > reserved ? limit.rlim_cur - reserved : 1;
+  return static_cast<int>(std::min<rlim_t>(left, std::numeric_limits<int>::max()));
+}
+
 Status HttpServer::State::open() {
+  const int most = descriptors_for_connections();
+  if (hub.options.max_connections > most) {
+    log_warn(fmt::format("at most {} connections, not {}: the limit on open files (ulimit -n)",
+                         most, hub.options.max_connections));
+    hub.options.max_connections = most;
+  }
   const HttpOptions& options = hub.options;
   error_code error;
   const std::string host = options.host == "localhost" ? "127.0.0.1" : options.host;
@@ -571,23 +606,36 @@ void HttpServer::State::accept() {
 
 void HttpServer::State::on_accept(error_code error, tcp::socket socket) {
   if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
-  if (error) {
-    // Out of descriptors or memory: the connection stays in the backlog until there are some.
-    accept_retry.expires_after(std::chrono::milliseconds(100));
-    accept_retry.async_wait([this](error_code timer_error) {
-      if (!timer_error && acceptor.is_open()) accept();
-    });
-    return;
-  }
-  const bool full = hub.connections.size() >= static_cast<std::size_t>(hub.options.max_connections);
-  auto connection = std::make_shared<Connection>(std::move(socket), hub);
-  hub.connections.insert(connection);
-  if (full) {
-    connection->refuse(hub.handlers.error_page("", 503, "Too many connections; try again soon."));
-  } else {
+  if (error) return retry_accept();
+  if (has_room()) {
+    auto connection = std::make_shared<Connection>(std::move(socket), hub);
+    hub.connections.insert(connection);
     connection->start();
+  } else {
+    if (hub.refused.size() >= kMaxRefused) hub.refused.front()->close();
+    auto connection = std::make_shared<Connection>(std::move(socket), hub);
+    hub.connections.insert(connection);
+    connection->refuse(hub.handlers.error_page("", 503, "Too many connections; try again soon."));
   }
   accept();
+}
+
+// Out of descriptors or memory, which others may hold too: the new connection stays in the backlog
+// for a while.
+void HttpServer::State::retry_accept() {
+  if (!hub.spare.empty()) hub.spare.front()->close();
+  accept_retry.expires_after(std::chrono::milliseconds(100));
+  accept_retry.async_wait([this](error_code error) {
+    if (!error && acceptor.is_open()) accept();
+  });
+}
+
+// Whether one more connection may be served, if need be in place of the one idle longest.
+bool HttpServer::State::has_room() {
+  const auto limit = static_cast<std::size_t>(hub.options.max_connections);
+  const auto num_served = [this] { return hub.connections.size() - hub.refused.size(); };
+  while (num_served() >= limit && !hub.spare.empty()) hub.spare.front()->close();
+  return num_served() < limit;
 }
 
 void HttpServer::State::wait_for_stop() {

@@ -45,6 +45,8 @@ struct HttpOptions {
   double body_idle_timeout_s = 60;
   double write_stall_timeout_s = 60;
   double keep_alive_timeout_s = 75;
+  // Beyond it the connection that is idle longest makes room, and if none is, the new one gets 503.
+  // Lowered to what the limit on open files allows; that limit is raised as far as it goes.
   int max_connections = 4096;
 };
 
@@ -77,6 +79,8 @@ struct HttpHandlers {
   std::function<void(std::shared_ptr<HttpExchange>)> handle;
   std::function<void(int count)> on_stop_signal;  // the calls of signal_stop() so far
   HttpErrorPage error_page;
+  // May be empty. The head of each response before it is sent, to add headers to.
+  std::function<void(const HttpRequest&, HttpResponse&)> on_response;
   // May be empty. Each exchange whose headers came, and each refusal below the API, once, when its
   // last byte left or its connection ended before that (status 499). The request may lack what was
   // never read; `seconds` count from its first byte.

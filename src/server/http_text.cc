@@ -91,22 +91,6 @@ std::string response_head(const HttpResponse& response, std::string_view framing
   return head;
 }
 
-bool split_target(std::string_view target, HttpRequest& request) {
-  for (const std::string_view scheme : {"http://", "https://"}) {
-    if (!target.starts_with(scheme)) continue;
-    const std::size_t slash = target.find('/', scheme.size());
-    target = slash == std::string_view::npos ? std::string_view("/") : target.substr(slash);
-  }
-  if (target != "*" && !target.starts_with('/')) return false;
-  const std::size_t question = target.find('?');
-  std::string_view path = target.substr(0, question);
-  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
-  request.path = std::string(path);
-  request.query =
-      question == std::string_view::npos ? "" : std::string(target.substr(question + 1));
-  return true;
-}
-
 namespace {
 
 int hex_digit(char c) {
@@ -120,20 +104,69 @@ bool is_alnum(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
+bool is_unreserved(char c) {
+  return is_alnum(c) || c == '-' || c == '.' || c == '_' || c == '~';
+}
+
+// The character of an escape at the front, or -1.
+int escaped(std::string_view text) {
+  if (text.size() < 3 || text[0] != '%') return -1;
+  const int high = hex_digit(text[1]), low = hex_digit(text[2]);
+  return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
+// RFC 3986, 6.2.2.2: these escapes never change what a path means.
+std::string decode_unreserved(std::string_view path) {
+  std::string out;
+  out.reserve(path.size());
+  for (std::size_t index = 0; index < path.size(); ++index) {
+    const int c = escaped(path.substr(index));
+    if (c >= 0 && c < 128 && is_unreserved(static_cast<char>(c))) {
+      out.push_back(static_cast<char>(c));
+      index += 2;
+    } else {
+      out.push_back(path[index]);
+    }
+  }
+  return out;
+}
+
+bool is_authority(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return is_alnum(c) || std::string_view("-._~:[]").find(c) != std::string_view::npos;
+  });
+}
+
 }  // namespace
+
+std::optional<HttpTarget> parse_target(std::string_view target) {
+  HttpTarget out;
+  if (!std::ranges::all_of(target, [](char c) { return c > ' ' && c <= '~'; })) return {};
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (lower_case(target.substr(0, scheme.size())) != scheme) continue;
+    target.remove_prefix(scheme.size());
+    const std::size_t end = std::min(target.find_first_of("/?"), target.size());
+    out.authority = std::string(target.substr(0, end));
+    if (!is_authority(out.authority)) return {};
+    target.remove_prefix(end);
+  }
+  const std::size_t question = std::min(target.find('?'), target.size());
+  std::string_view path = target.substr(0, question);
+  if (question < target.size()) out.query = std::string(target.substr(question + 1));
+  if (path.empty() && !out.authority.empty()) path = "/";
+  if (path != "*" && !path.starts_with('/')) return {};
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  out.path = decode_unreserved(path);
+  return out;
+}
 
 std::string percent_decode(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for (std::size_t index = 0; index < text.size(); ++index) {
-    if (text[index] == '%' && index + 2 < text.size() && hex_digit(text[index + 1]) >= 0 &&
-        hex_digit(text[index + 2]) >= 0) {
-      out.push_back(
-          static_cast<char>(hex_digit(text[index + 1]) * 16 + hex_digit(text[index + 2])));
-      index += 2;
-    } else {
-      out.push_back(text[index]);
-    }
+    const int c = escaped(text.substr(index));
+    out.push_back(c < 0 ? text[index] : static_cast<char>(c));
+    if (c >= 0) index += 2;
   }
   return out;
 }

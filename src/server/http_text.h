@@ -1,6 +1,7 @@
 // The text of HTTP that needs no socket: status lines, request targets, identifiers.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,9 +16,15 @@ std::string_view status_text(int status);
 std::string response_head(const HttpResponse& response, std::string_view framing,
                           const HttpOptions& options, std::string_view request_id, bool keep_alive);
 
-// Fills path and query; understands the absolute form that proxies send. False when there is no
-// path.
-bool split_target(std::string_view target, HttpRequest& request);
+struct HttpTarget {
+  std::string path;  // without one trailing slash; escapes of letters, digits and -._~ decoded
+  std::string query;
+  std::string authority;  // of the absolute form, that proxies get; else empty
+};
+
+// Nothing when the target is neither a path, an absolute http(s) URL nor "*", or has characters
+// that are not visible ASCII.
+std::optional<HttpTarget> parse_target(std::string_view target);
 
 // %XX decoded; malformed escapes stay as they are.
 std::string percent_decode(std::string_view text);

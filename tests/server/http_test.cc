@@ -31,8 +31,17 @@ struct HttpTest : testing::Test {
       handle(std::move(exchange));
     };
     handlers.on_stop_signal = [](int) {};
-    handlers.error_page = [](const std::string&, int status, const std::string& message) {
-      return HttpResponse{status, {}, "text/plain", message};
+    handlers.error_page = [](const std::string& path, int status, const std::string& message) {
+      return HttpResponse{status, {{"X-Of", path}}, "text/plain", message};
+    };
+    handlers.on_response = [](const HttpRequest& request, HttpResponse& response) {
+      response.headers.emplace_back("X-Method", request.method);
+    };
+    handlers.on_done = [this](const HttpRequest& request, int status, double seconds) {
+      const std::lock_guard lock(mutex);
+      done.push_back(request.method + " " + request.path + " " + std::to_string(status));
+      EXPECT_GE(seconds, 0);
+      changed.notify_all();
     };
     auto listening = HttpServer::listen(options, handlers);
     ASSERT_TRUE(listening.has_value()) << listening.error().message;
@@ -64,6 +73,12 @@ struct HttpTest : testing::Test {
     EXPECT_TRUE(changed.wait_for(lock, 20s, [this] { return held != nullptr; }));
     return std::exchange(held, nullptr);
   }
+  // What ended so far, once `count` did.
+  std::vector<std::string> wait_for_done(std::size_t count) {
+    std::unique_lock lock(mutex);
+    EXPECT_TRUE(changed.wait_for(lock, 20s, [&] { return done.size() >= count; }));
+    return done;
+  }
   template <typename Fn>
   static bool eventually(Fn condition) {
     for (int tries = 0; tries < 2000; ++tries) {
@@ -77,6 +92,7 @@ struct HttpTest : testing::Test {
   std::mutex mutex;
   std::condition_variable changed;
   std::shared_ptr<HttpExchange> held;
+  std::vector<std::string> done;
   std::unique_ptr<HttpServer> server;  // last: its thread uses the rest
 };
 
@@ -242,6 +258,7 @@ TEST_F(HttpTest, malformed_requests_are_refused) {
   for (const char* text :
        {"nonsense\r\n\r\n", "GET /echo HTTP/2.0\r\n\r\n",
         "GET /echo HTTP/1.1\r\nbad header\r\n\r\n", "GET echo HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET /echo HTTP/1.1\r\n\r\n", "GET /echo HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
         "POST /echo HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
         "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         "POST /echo HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: "
@@ -294,21 +311,130 @@ TEST_F(HttpTest, a_client_that_does_not_read_is_cut_off) {
   EXPECT_TRUE(eventually([&] { return num_closed == 1; }));
 }
 
-TEST_F(HttpTest, connections_beyond_the_limit_are_turned_away) {
+TEST_F(HttpTest, connections_beyond_the_limit_are_turned_away_while_all_others_work) {
   HttpOptions options;
   options.max_connections = 2;
   start(options);
   TestClient first(server->port()), second(server->port());
-  EXPECT_EQ(first.get("/echo").status, 200);
-  EXPECT_EQ(second.get("/echo").status, 200);
+  first.send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto exchange = wait_for_held();
+  second.send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto other = wait_for_held();
   TestClient third(server->port());
-  EXPECT_EQ(third.response().status, 503);
-  third.close();
+  const TestResponse refused = third.response();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.at("Retry-After"), "1");
+  // Any number of them, without a place for each.
+  for (int count = 0; count < 200; ++count)
+    EXPECT_EQ(TestClient(server->port()).response().status, 503);
   first.close();
   EXPECT_TRUE(eventually([&] {
     TestClient next(server->port());
     return next.get("/echo").status == 200;
   }));
+  server->mailbox()->post([other] { other->respond(HttpResponse{}); });
+  EXPECT_EQ(second.response().status, 200);
+}
+
+TEST_F(HttpTest, the_longest_idle_connection_makes_room) {
+  HttpOptions options;
+  options.max_connections = 3;
+  start(options);
+  TestClient oldest(server->port()), half_open(server->port()), busy(server->port());
+  EXPECT_EQ(busy.get("/echo").status, 200);
+  half_open.send("GET /echo HTTP/1.1\r\nHos");
+  busy.send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto exchange = wait_for_held();
+  TestClient fourth(server->port());
+  EXPECT_EQ(fourth.get("/echo").status, 200);
+  EXPECT_TRUE(oldest.read_until_closed());
+  TestClient fifth(server->port());
+  EXPECT_EQ(fifth.get("/echo").status, 200);
+  EXPECT_TRUE(half_open.read_until_closed());
+  EXPECT_EQ(fourth.get("/echo").status, 200);
+  // The fifth waits longer than the fourth now.
+  TestClient sixth(server->port());
+  EXPECT_EQ(sixth.get("/echo").status, 200);
+  EXPECT_TRUE(fifth.read_until_closed());
+  server->mailbox()->post([exchange] { exchange->respond(HttpResponse{}); });
+  EXPECT_EQ(busy.response().status, 200);
+}
+
+TEST_F(HttpTest, every_exchange_is_reported_once) {
+  start();
+  TestClient client(server->port());
+  EXPECT_EQ(client.get("/echo").status, 200);
+  EXPECT_EQ(client.get("/stream").status, 200);
+  EXPECT_EQ(client.get("/refused").status, 403);
+  EXPECT_EQ(wait_for_done(3),
+            (std::vector<std::string>{"GET /echo 200", "GET /stream 200", "GET /refused 403"}));
+  TestClient bad(server->port());
+  bad.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n");
+  EXPECT_EQ(bad.response().status, 400);
+  EXPECT_EQ(wait_for_done(4).back(), " /echo 400");
+  TestClient gone(server->port());
+  gone.send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto exchange = wait_for_held();
+  gone.close();
+  EXPECT_EQ(wait_for_done(5).back(), "GET /hold 499");
+  TestClient half(server->port());
+  half.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhe");
+  EXPECT_TRUE(eventually([&] { return server->port() != 0; }));
+  half.close();
+  EXPECT_EQ(wait_for_done(6).back(), "POST /echo 499");
+  // One that never asked for anything did not begin an exchange.
+  TestClient(server->port()).send("GET /ec");
+  EXPECT_EQ(client.get("/echo").status, 200);
+  EXPECT_EQ(wait_for_done(7).size(), 7u);
+}
+
+TEST_F(HttpTest, refusals_below_the_api_know_their_path) {
+  HttpOptions options;
+  options.max_header_bytes = 1024;
+  options.max_body_bytes = 1024;
+  options.body_idle_timeout_s = 0.3;
+  start(options);
+  const std::string line = "POST /v1/some%74hing?x=y HTTP/1.1\r\nHost: x\r\n";
+  for (const auto& [rest, status] :
+       std::vector<std::pair<std::string, int>>{{"Content-Length: 5000\r\n\r\n", 413},
+                                                {"Content-Length: 5, 5\r\n\r\n", 400},
+                                                {"Content-Encoding: br\r\n\r\n", 415},
+                                                {"Content-Length: 5\r\n\r\nhe", 408},
+                                                {"X: " + std::string(5000, 'a'), 431},
+                                                {"bad header\r\n\r\n", 400}}) {
+    TestClient client(server->port());
+    client.send(line + rest);
+    const TestResponse response = client.response();
+    EXPECT_EQ(response.status, status) << rest.substr(0, 40);
+    EXPECT_EQ(response.headers.at("X-Of"), "/v1/something") << rest.substr(0, 40);
+  }
+}
+
+TEST_F(HttpTest, heads_can_be_added_to) {
+  start();
+  TestClient client(server->port());
+  EXPECT_EQ(client.get("/echo").headers.at("X-Method"), "GET");
+  EXPECT_EQ(client.get("/stream").headers.at("X-Method"), "GET");
+  EXPECT_EQ(client.get("/refused").headers.at("X-Method"), "GET");
+}
+
+TEST_F(HttpTest, head_of_a_stream_is_its_head) {
+  start();
+  TestClient client(server->port());
+  client.send("HEAD /stream HTTP/1.1\r\nHost: x\r\n\r\nGET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  ASSERT_TRUE(client.read_until("X-Path: /echo?\r\n"));
+  EXPECT_EQ(client.buffer().find("one"), std::string::npos);
+}
+
+TEST_F(HttpTest, a_body_of_many_reads_arrives_whole) {
+  start();
+  TestClient client(server->port());
+  std::string body;
+  for (int count = 0; count < 300000; ++count) body += std::to_string(count);
+  std::thread sender([&] { client.send_post("/echo", body); });
+  const TestResponse response = client.response();
+  sender.join();
+  EXPECT_TRUE(response.body == body);
 }
 
 TEST_F(HttpTest, stopping_closes_the_port_and_finishes_what_runs) {
