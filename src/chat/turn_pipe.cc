@@ -68,6 +68,7 @@ void TurnPipe::take(TokenEvent event) {
       ChatDelta delta;
       delta.kind = ChatDelta::Kind::kProgress;
       delta.prompt_computed = event.prompt_computed;
+      delta.usage = event.usage;
       sink_(std::move(delta));
       return;
     }

@@ -51,8 +51,9 @@ struct GenerateRequest {
   // End the sequence. The stop token is counted and reported, then the sequence finishes.
   std::vector<std::int32_t> stop_ids = {};
   std::uint64_t cache_salt = 0;
-  double timeout_s = 0;  // since submit(), then kError with code kCancelled; 0: none
-  int priority = 0;      // lower first, with EngineOptions::by_priority
+  // Since submit(): then kLength, or kError with code kCancelled if no token came yet; 0: none.
+  double timeout_s = 0;
+  int priority = 0;                                  // lower first, with EngineOptions::by_priority
   std::shared_ptr<TokenConstraint> constraint = {};  // null: none. Of this sequence alone
   std::shared_ptr<const TokenScript> script = {};    // null: none
   // -1: none; 0: log-probs of the prompt's tokens; N: and of the N likeliest at each position. The

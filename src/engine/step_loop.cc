@@ -84,6 +84,8 @@ void StepLoop::end_cancelled() {
   const auto end = [&](Sequence& sequence) {
     if (sequence.is_cancelled()) {
       finish(sequence, FinishReason::kCancelled);
+    } else if (sequence.timed_out(now) && sequence.num_generated() > 0) {
+      finish(sequence, FinishReason::kLength);
     } else if (sequence.timed_out(now)) {
       finish(sequence, FinishReason::kError,
              cancelled(fmt::format("the request's limit of {} s has passed", sequence.timeout_s)));
@@ -252,7 +254,9 @@ void StepLoop::report(const StepBatch::Member& member) {
   const int prompt_computed = std::min(sequence.computed(), sequence.prompt_len);
   if (sequence.progress && prompt_computed > sequence.told_progress) {
     sequence.told_progress = prompt_computed;
-    sequence.sink({.kind = TokenEvent::Kind::kProgress, .prompt_computed = prompt_computed});
+    sequence.sink({.kind = TokenEvent::Kind::kProgress,
+                   .prompt_computed = prompt_computed,
+                   .usage = sequence.usage(Clock::now())});
   }
   if (sequence.judges_prompt()) report_prompt(member);
   if (!member.samples) return;

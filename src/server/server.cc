@@ -163,6 +163,9 @@ HttpHandlers Server::State::handlers() {
   handlers.error_page = [](const std::string& path, int status, const std::string& message) {
     return error_response(error_of_status(status, message), find_route(path).shape, "");
   };
+  handlers.on_response = [this](const HttpRequest& request, HttpResponse& response) {
+    access.add_cors(request, response);
+  };
   handlers.on_done = [this](const HttpRequest& request, int status, double seconds) {
     const Route route = find_route(request.path);
     metrics.on_http(route.label.empty() ? "other" : route.label, status);
@@ -202,12 +205,7 @@ std::optional<HttpResponse> Server::State::check(const HttpRequest& request) con
 
 void Server::State::handle(const std::shared_ptr<HttpExchange>& exchange) {
   const HttpRequest& request = exchange->request();
-  if (request.method == "OPTIONS") {
-    HttpResponse response;
-    response.status = 204;
-    response.headers.emplace_back("Allow", "GET, HEAD, POST, OPTIONS");
-    return exchange->respond(std::move(response));
-  }
+  if (request.method == "OPTIONS") return exchange->respond(access.preflight(request));
   const Route route = find_route(request.path);
   if (route.kind == Route::Kind::kGenerate) return start_answer(route, exchange);
   if (route.kind == Route::Kind::kText) return start_text(route, exchange);

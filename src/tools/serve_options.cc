@@ -233,7 +233,8 @@ Status resolve_serve_options(ServeOptions& options) {
   server.commit = commit();
   server.max_body_bytes = static_cast<std::size_t>(options.body_mib) << 20;
   for (const std::string& list : options.cors_origins) {
-    for (std::string& origin : words_of(list)) server.cors_origins.push_back(std::move(origin));
+    GLINT_TRY(std::vector<std::string> origins, parse_origins(list));
+    for (std::string& origin : origins) server.cors_origins.push_back(std::move(origin));
   }
   GLINT_TRY(server.chat_template_kwargs,
             object_of("--chat-template-kwargs", options.template_kwargs));

@@ -37,5 +37,9 @@ def run_tests(node, served, name):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+def test_openai_sdk(node, served):
+    run_tests(node, served, "openai.test.mjs")
+
+
 def test_anthropic_sdk(node, served):
     run_tests(node, served, "anthropic.test.mjs")
