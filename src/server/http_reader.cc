@@ -60,7 +60,7 @@ struct RequestReader::Impl {
     parser.header_limit(static_cast<std::uint32_t>(std::min<std::size_t>(
         options.max_header_bytes, std::numeric_limits<std::uint32_t>::max())));
     // The body's limit is set once the path is known, so that the refusal can be of its API.
-    parser.body_limit(boost::none);
+    parser.body_limit(std::numeric_limits<std::uint64_t>::max());
     parser.eager(false);
   }
 
