@@ -220,7 +220,7 @@ def test_errors_name_what_is_wrong(client):
             ask(client, tools=[WEATHER], **{field: value})
         assert wrong.value.param == field
     with pytest.raises(openai.BadRequestError):
-        ask(client, response_format={"type": "json_object"})
+        ask(client, response_format={"type": "xml"})
     with pytest.raises(openai.BadRequestError) as image:
         ask(client, [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}])
     assert image.value.code == "unsupported_value"
