@@ -150,8 +150,8 @@ class MessagesWriter : public AnswerWriter {
 
   std::string begin(const AnswerStart& start) override {
     // What of it is cached is known when the engine takes it up, and told at the end.
-    Usage usage;
-    usage.prompt_tokens = static_cast<int>(start.prompts.front()->ids.size());
+    AnswerUsage known;
+    known.usage.prompt_tokens = static_cast<int>(start.prompts.front()->ids.size());
     Json message = object({{"id", Json("msg_" + random_name(24))},
                            {"type", Json("message")},
                            {"role", Json("assistant")},
@@ -159,7 +159,7 @@ class MessagesWriter : public AnswerWriter {
                            {"content", Json(Json::Array{})},
                            {"stop_reason", Json()},
                            {"stop_sequence", Json()},
-                           {"usage", usage_object(usage)}});
+                           {"usage", usage_object(known)}});
     emit(event_object("message_start", {{"message", std::move(message)}}));
     std::string text = sent();
     return stream_ ? text + ping() : text;
@@ -174,7 +174,7 @@ class MessagesWriter : public AnswerWriter {
 
   std::string end() override {
     emit(event_object("message_delta", {{"delta", std::move(ending_)},
-                                        {"usage", usage_object(tally_.sum().usage)}}));
+                                        {"usage", usage_object(tally_.sum())}}));
     emit(event_object("message_stop"));
     return sent();
   }
@@ -189,11 +189,14 @@ class MessagesWriter : public AnswerWriter {
  private:
   enum class Block { kNone, kThinking, kText, kTool };
 
-  static Json usage_object(const Usage& usage) {
+  static Json usage_object(const AnswerUsage& sum) {
+    const Usage& usage = sum.usage;
     return object({{"input_tokens", Json(usage.prompt_tokens - usage.cached_tokens)},
                    {"cache_creation_input_tokens", Json(0)},
                    {"cache_read_input_tokens", Json(usage.cached_tokens)},
-                   {"output_tokens", Json(usage.completion_tokens)}});
+                   {"output_tokens", Json(usage.completion_tokens)},
+                   {"output_tokens_details",
+                    object({{"thinking_tokens", Json(sum.reasoning_tokens)}})}});
   }
 
   void emit(const Json& event) {

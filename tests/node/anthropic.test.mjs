@@ -50,7 +50,7 @@ test("a stream adds up to the same message", async () => {
 });
 
 test("tools make a round trip", async () => {
-  const question = { role: "user", content: "Convert 289 dollars to yen." };
+  const question = { role: "user", content: "How much is 90 dollars in euros?" };
   const request = { ...base, messages: [question], tools: [exchange] };
   for (const message of [
     await client.messages.create(request),
@@ -59,15 +59,15 @@ test("tools make a round trip", async () => {
     const call = message.content.find((block) => block.type === "tool_use");
     assert.equal(message.stop_reason, "tool_use");
     assert.equal(call.name, "exchange");
-    assert.deepEqual(call.input, { amount: 289, from: "dollars", to: "yen" });
-    const result = { type: "tool_result", tool_use_id: call.id, content: '{"result": 43350}' };
+    assert.deepEqual(call.input, { amount: 90, from: "dollars", to: "euros" });
+    const result = { type: "tool_result", tool_use_id: call.id, content: '{"amount": 323}' };
     const answer = await client.messages.create({
       ...request,
       messages: [question, { role: "assistant", content: message.content },
         { role: "user", content: [result] }],
     });
     assert.equal(answer.stop_reason, "end_turn");
-    assert.ok(answer.content.at(-1).text);
+    assert.equal(answer.content.at(-1).text, "90 dollars is 323 euros.");
   }
 });
 

@@ -41,7 +41,7 @@ struct AnthropicServerTest : testing::Test {
   }
   void start() {
     listen();
-    server->attach(rig.start(), rig.text, rig.model.info());
+    server->attach(rig.start(), rig.text, {rig.model.info(), Json()});
     for (int tries = 0; tries < 4000; ++tries) {
       if (TestClient(server->port()).get("/health").status == 200) return;
       std::this_thread::sleep_for(5ms);

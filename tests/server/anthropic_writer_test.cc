@@ -43,6 +43,7 @@ ChatDelta finished(std::string reason, std::string stop_string = "") {
   delta.usage.prompt_tokens = 3;
   delta.usage.cached_tokens = 2;
   delta.usage.completion_tokens = 7;
+  delta.reasoning_tokens = 4;
   return delta;
 }
 
@@ -169,7 +170,7 @@ TEST(anthropic_writer, events_come_in_the_order_of_the_api) {
                 R"(","type":"message","role":"assistant","model":"claude-x","content":[],)"
                 R"("stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":3,)"
                 R"("cache_creation_input_tokens":0,"cache_read_input_tokens":0,)"
-                R"("output_tokens":0}}})");
+                R"("output_tokens":0,"output_tokens_details":{"thinking_tokens":0}}}})");
   const std::string signature = events[5].find("delta")->find("signature")->as_string();
   EXPECT_GE(signature.size(), 20u);
   const std::string now_id = events[11].find("content_block")->find("id")->as_string();
@@ -196,7 +197,7 @@ TEST(anthropic_writer, events_come_in_the_order_of_the_api) {
       R"({"type":"content_block_delta","index":3,"delta":{"type":"input_json_delta","partial_json":"{\"city\": \"Pa"}})",
       R"({"type":"content_block_delta","index":3,"delta":{"type":"input_json_delta","partial_json":"ris\"}"}})",
       R"({"type":"content_block_stop","index":3})",
-      R"({"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"input_tokens":1,"cache_creation_input_tokens":0,"cache_read_input_tokens":2,"output_tokens":7}})",
+      R"({"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"input_tokens":1,"cache_creation_input_tokens":0,"cache_read_input_tokens":2,"output_tokens":7,"output_tokens_details":{"thinking_tokens":4}}})",
       R"({"type":"message_stop"})"};
   for (std::size_t index = 0; index < expected.size(); ++index) {
     EXPECT_EQ(events[index + 1].dump(), expected[index]);
@@ -216,7 +217,7 @@ TEST(anthropic_writer, a_whole_message_has_the_same_parts) {
           R"({"type":"tool_use","id":"toolu","name":"now","input":{}},)"
           R"({"type":"tool_use","id":"toolu","name":"weather","input":{"city":"Paris"}}],)"
           R"("stop_reason":"tool_use","stop_sequence":null,"usage":{"input_tokens":1,)"
-          R"("cache_creation_input_tokens":0,"cache_read_input_tokens":2,"output_tokens":7}})");
+          R"("cache_creation_input_tokens":0,"cache_read_input_tokens":2,"output_tokens":7,"output_tokens_details":{"thinking_tokens":4}}})");
 }
 
 TEST(anthropic_writer, events_and_whole_message_never_disagree) {
