@@ -1,7 +1,8 @@
 //! Which tokens may come next under a grammar: the `llguidance` crate behind a vocabulary, a compiled grammar and a
 //! matcher. Everything that reads a grammar's text runs under limits, for the text comes from a request.
 
-use std::sync::Arc;
+use std::sync::{mpsc, Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
@@ -18,6 +19,11 @@ const MAX_TOKEN_BYTES: usize = 1024;
 const MAX_TOKENS: usize = 1 << 23;
 /// Compiling recurses once per rule of a chain and once per property of an object.
 const COMPILE_STACK: usize = 256 << 20;
+const MAX_MESSAGE: usize = 1_000;
+/// The limits below keep what is known to be slow far under this; it is for what is not known.
+const COMPILE_TIME: Duration = Duration::from_millis(900);
+/// Compilations at one time, with those that nobody waits for any more.
+const MAX_AT_WORK: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GrammarKind {
@@ -37,7 +43,8 @@ pub enum TokenUse {
 
 /// The tokens of a model as grammars see them.
 pub struct Vocabulary {
-    factory: ParserFactory,
+    factory: Arc<ParserFactory>,
+    gate: Arc<Gate>,
     /// Ids that stand for something.
     usable: SimpleVob,
     ends: Vec<u32>,
@@ -75,7 +82,12 @@ impl Vocabulary {
             .map_err(|e| Failure::Internal(e.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        Ok(Vocabulary { factory, usable, ends: ends.to_vec() })
+        Ok(Vocabulary {
+            factory: Arc::new(factory),
+            gate: Arc::default(),
+            usable,
+            ends: ends.to_vec(),
+        })
     }
 
     pub fn compile(&self, kind: GrammarKind, text: &str) -> Result<Grammar, Failure> {
@@ -88,20 +100,79 @@ impl Vocabulary {
             }
             GrammarKind::Lark => TopLevelGrammar::from_lark(text.to_owned()),
         };
-        let matcher = std::thread::scope(|scope| {
-            std::thread::Builder::new()
-                .stack_size(COMPILE_STACK)
-                .spawn_scoped(scope, || Matcher::new(self.factory.create_parser(parsed)))
-                .map_err(|e| Failure::Internal(format!("no thread to compile a grammar: {e}")))?
-                .join()
-                .map_err(|_| Failure::Invalid("the grammar cannot be compiled".to_owned()))
-        })?;
-        match matcher.get_error() {
-            Some(message) => Err(Failure::Invalid(plain(&message))),
-            None => {
-                Ok(Grammar { start: matcher, usable: self.usable.clone(), ends: self.ends.clone() })
-            }
+        Ok(Grammar {
+            start: self.compile_aside(parsed)?,
+            usable: self.usable.clone(),
+            ends: self.ends.clone(),
+        })
+    }
+}
+
+impl Vocabulary {
+    /// On a thread of its own: with room for recursion, and left behind when it takes too long.
+    fn compile_aside(&self, grammar: TopLevelGrammar) -> Result<Matcher, Failure> {
+        let work = Work::begin(&self.gate)?;
+        let factory = self.factory.clone();
+        let (sender, receiver) = mpsc::sync_channel(1);
+        std::thread::Builder::new()
+            .name("grammar".to_owned())
+            .stack_size(COMPILE_STACK)
+            .spawn(move || {
+                let mut matcher = Matcher::new(factory.create_parser(grammar));
+                // The first mask is part of it: a grammar that has none is found out here.
+                let result = matcher.compute_mask_or_eos();
+                let result =
+                    result.map(|_| matcher).map_err(|e| Failure::Invalid(plain(&e.to_string())));
+                drop(work);
+                // Nobody listens when it took too long.
+                let _ = sender.send(result);
+            })
+            .map_err(|e| Failure::Internal(format!("no thread to compile a grammar: {e}")))?;
+        receiver.recv_timeout(COMPILE_TIME).unwrap_or_else(|e| {
+            Err(Failure::Invalid(match e {
+                mpsc::RecvTimeoutError::Timeout => {
+                    "the grammar takes too long to compile".to_owned()
+                }
+                mpsc::RecvTimeoutError::Disconnected => "the grammar cannot be compiled".to_owned(),
+            }))
+        })
+    }
+}
+
+/// How many compilations are at work; a new one waits for its turn.
+#[derive(Default)]
+struct Gate {
+    at_work: Mutex<usize>,
+    left: Condvar,
+}
+
+/// One of them.
+struct Work(Arc<Gate>);
+
+impl Work {
+    fn begin(gate: &Arc<Gate>) -> Result<Self, Failure> {
+        let broken = || Failure::Internal("the count of compilations is lost".to_owned());
+        let at_work = gate.at_work.lock().map_err(|_| broken())?;
+        let (mut at_work, waited) = gate
+            .left
+            .wait_timeout_while(at_work, COMPILE_TIME, |count| *count >= MAX_AT_WORK)
+            .map_err(|_| broken())?;
+        if waited.timed_out() {
+            return Err(Failure::Invalid(
+                "too many grammars are being compiled; try again later".to_owned(),
+            ));
         }
+        *at_work += 1;
+        Ok(Work(gate.clone()))
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Ok(mut at_work) = self.0.at_work.lock() {
+            *at_work -= 1;
+        }
+        self.0.left.notify_one();
     }
 }
 
@@ -120,8 +191,8 @@ fn word((bytes, how): (&[u8], TokenUse)) -> Vec<u8> {
 fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 2_000,
-        initial_lexer_fuel: 1_000_000,
-        step_lexer_fuel: 200_000,
+        initial_lexer_fuel: 500_000,
+        step_lexer_fuel: 100_000,
         step_max_items: 50_000,
         max_lexer_states: 50_000,
         max_grammar_size: 200_000,
@@ -130,14 +201,30 @@ fn limits() -> ParserLimits {
     }
 }
 
-/// The crate's message without what it adds for its own developers.
+/// The crate's message without what it adds for its own developers, and without the whole of a long source.
 fn plain(message: &str) -> String {
+    if message.starts_with("NoExtensionBias") {
+        return "the grammar allows nothing here".to_owned();
+    }
     let end = ["\n<backtrace>", "\n<non-verbose/>"]
         .iter()
         .filter_map(|mark| message.find(mark))
         .min()
         .unwrap_or(message.len());
-    message[..end].to_owned()
+    let message = &message[..end];
+    if message.len() <= MAX_MESSAGE {
+        return message.to_owned();
+    }
+    // What went wrong stands at either end.
+    let mut head = MAX_MESSAGE / 2;
+    while !message.is_char_boundary(head) {
+        head -= 1;
+    }
+    let mut tail = message.len() - MAX_MESSAGE / 2;
+    while !message.is_char_boundary(tail) {
+        tail += 1;
+    }
+    format!("{} ... {}", &message[..head], &message[tail..])
 }
 
 /// Compiled: where every answer starts.

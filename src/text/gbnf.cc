@@ -1,8 +1,9 @@
 // GBNF spells sentences character by character; Lark cuts them into terminals, as long as they go.
 // So whatever a regular expression can say becomes one terminal, and rules remain where the grammar
-// nests. Where a terminal could go on and what follows it begins with the same character, the
-// terminal goes on: some sentences of the grammar are then refused, but none is allowed that is
-// not one of them.
+// nests. Where a terminal could go on with a character that may also follow it, it is opened: its
+// parts become terminals, down to single characters. What is left of such doubt, between terminals
+// that begin at the same place, the longer one wins: a sentence may then be refused, but none is
+// allowed that the grammar does not have.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "text/gbnf_borders.h"
 #include "text/gbnf_rules.h"
 #include "text/grammar.h"
 #include "text/lark_text.h"
@@ -101,6 +103,7 @@ class GbnfTranslator {
   std::string translate() {
     unroll_loops();
     find_regular_rules();
+    open_unclear_terminals(rules_, regular_);
     std::string out;
     for (std::size_t i = 0; i < rules_.size(); ++i) {
       const std::string name = name_of(static_cast<int>(i));
@@ -158,16 +161,12 @@ class GbnfTranslator {
     return (regular ? "T" : "r") + std::to_string(rule);
   }
 
-  // NOLINTNEXTLINE(misc-no-recursion): as deep as the parser let it be
-  bool is_regular(const GbnfNode& node) const {
-    if (node.kind == Kind::kRule) return regular_[static_cast<std::size_t>(node.rule)];
-    return std::ranges::all_of(node.parts, [&](const GbnfNode& part) { return is_regular(part); });
-  }
+  bool is_terminal(const GbnfNode& node) const { return is_gbnf_terminal(node, regular_); }
 
   // In a terminal every part is one; in a rule, what can be a terminal becomes one of its own.
   // NOLINTNEXTLINE(misc-no-recursion): as deep as the parser let it be
   std::string expression(const GbnfNode& node, bool in_terminal) {
-    if (!in_terminal && is_regular(node)) return terminal(node);
+    if (!in_terminal && is_terminal(node)) return terminal(node);
     switch (node.kind) {
       case Kind::kText:
         return lark_literal(node.text);
@@ -176,7 +175,7 @@ class GbnfTranslator {
       case Kind::kRule:
         return name_of(node.rule);
       case Kind::kSeries:
-        return series_text(node.parts, in_terminal);
+        return series_text(node, in_terminal);
       case Kind::kChoice: {
         std::string out;
         for (const GbnfNode& part : node.parts) {
@@ -191,15 +190,18 @@ class GbnfTranslator {
   }
 
   // NOLINTNEXTLINE(misc-no-recursion): as deep as the parser let it be
-  std::string series_text(const std::vector<GbnfNode>& parts, bool in_terminal) {
+  std::string series_text(const GbnfNode& node, bool in_terminal) {
     std::string out;
-    for (auto part = parts.begin(); part != parts.end();) {
-      auto end = part + 1;
-      if (!in_terminal && is_regular(*part)) {
-        while (end != parts.end() && is_regular(*end)) ++end;
-      }
+    for (std::size_t part = 0; part < node.parts.size();) {
+      const std::size_t end = in_terminal ? part + 1 : terminal_end(node, part, regular_);
       if (!out.empty()) out += " ";
-      out += end - part == 1 ? expression(*part, in_terminal) : terminal(series_of({part, end}));
+      if (end - part == 1) {
+        out += expression(node.parts[part], in_terminal);
+      } else {
+        const auto from = node.parts.begin();
+        out += terminal(series_of(
+            {from + static_cast<std::ptrdiff_t>(part), from + static_cast<std::ptrdiff_t>(end)}));
+      }
       part = end;
     }
     return out.empty() ? "\"\"" : out;

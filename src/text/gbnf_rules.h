@@ -30,6 +30,7 @@ struct GbnfNode {
   int least = 0;
   int most = kUnbounded;
   std::vector<GbnfNode> parts = {};
+  bool opened = false;  // the translator's: its parts are terminals of their own
 };
 
 struct GbnfRule {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "text/grammar_limits.h"
 #include "text/json_schema.h"
 #include "text/rust_bridge.h"
 
@@ -41,11 +42,14 @@ Result<std::pair<RustGrammar::Kind, std::string>> crate_source(const GrammarSour
       return std::pair(RustGrammar::Kind::kJsonSchema, std::move(text));
     }
     case GrammarSource::Kind::kRegex:
+      GLINT_TRY_VOID(check_regex_limits(source.text));
       return std::pair(RustGrammar::Kind::kRegex, source.text);
     case GrammarSource::Kind::kLark:
+      GLINT_TRY_VOID(check_lark_limits(source.text));
       return std::pair(RustGrammar::Kind::kLark, source.text);
     case GrammarSource::Kind::kGbnf: {
       GLINT_TRY(std::string text, gbnf_to_lark(source.text));
+      GLINT_TRY_VOID(check_lark_limits(text));
       return std::pair(RustGrammar::Kind::kLark, std::move(text));
     }
   }

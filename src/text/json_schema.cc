@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "text/grammar_limits.h"
+
 namespace glint {
 namespace {
 
@@ -188,6 +190,9 @@ class SchemaCloser {
       if (key == "pattern" && ++num_patterns_ > kMaxTexts) {
         return at(here, "more than " + std::to_string(kMaxTexts) + " patterns");
       }
+      if (key == "pattern" && value.is_string()) {
+        GLINT_TRY_VOID(check_regex_limits(value.as_string()));
+      }
       out.set(key, value);
     } else if (is_one_of(key, kUnsupported) && !options_.lenient && !says_nothing(key, value)) {
       return at(here, "the keyword \"" + key + "\" is not supported");
@@ -203,6 +208,7 @@ class SchemaCloser {
     }
     Json out = Json(Json::Object());
     for (const auto& [name, part] : value.as_object()) {
+      GLINT_TRY_VOID(check_regex_limits(here.ends_with("/patternProperties") ? name : ""));
       GLINT_TRY(Json copied, copy(part, here + "/" + name, depth + 1));
       out.set(name, std::move(copied));
     }

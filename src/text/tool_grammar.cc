@@ -198,7 +198,8 @@ class ToolGrammarWriter {
   Status add_values(const ToolView& tool, const Json& schema, JsonTypes types, int depth,
                     std::vector<std::string>& out);
   Result<std::string> text_body(const ToolView& tool, const Json& schema) const;
-  Result<std::string> json_of(const ToolView& tool, const Json& schema) const;
+  Result<std::string> json_of(const ToolView& tool, const Json& schema);
+  std::string json_rule(const std::string& schema);  // its name
   // How a value of text or of JSON begins behind its key, and what closes it.
   std::string text_value(const std::string& text);
   std::string literal_value(const std::string& text) const;
@@ -213,6 +214,7 @@ class ToolGrammarWriter {
   const ToolGrammarOptions& options_;
   std::string rules_;
   std::map<std::string, std::string> terminals_;  // names by body
+  std::map<std::string, std::string> schemas_;    // names by text
   int next_ = 0;
 };
 
@@ -359,7 +361,17 @@ Result<std::string> ToolGrammarWriter::call_body(const ToolView& tool) {
   return unsupported("this model has no markup for tool calls");
 }
 
-Result<std::string> ToolGrammarWriter::json_of(const ToolView& tool, const Json& schema) const {
+// Tools share most of their schemas: each is compiled once.
+std::string ToolGrammarWriter::json_rule(const std::string& schema) {
+  const auto [found, is_new] = schemas_.try_emplace(schema);
+  if (is_new) {
+    found->second = fresh("j");
+    rules_ += found->second + ": %json " + schema + "\n";
+  }
+  return found->second;
+}
+
+Result<std::string> ToolGrammarWriter::json_of(const ToolView& tool, const Json& schema) {
   SchemaOptions options;
   options.lenient = !tool.strict;
   Result<Json> closed = closed_schema(schema, tool.parameters, options);
@@ -368,12 +380,11 @@ Result<std::string> ToolGrammarWriter::json_of(const ToolView& tool, const Json&
     error.message = "tools: \"" + tool.name + "\": " + error.message;
     return error;
   }
-  return "%json " + closed->dump();
+  return json_rule(closed->dump());
 }
 
 Result<std::string> ToolGrammarWriter::json_arguments(const ToolView& tool) {
-  if (!is_held(tool) || tool.parameters.is_null())
-    return std::string("%json {\"type\":\"object\"}");
+  if (!is_held(tool) || tool.parameters.is_null()) return json_rule(R"({"type":"object"})");
   Json parameters = tool.parameters;
   if (parameters.find("type") == nullptr && parameters.find("$ref") == nullptr)
     parameters.set("type", "object");
@@ -433,7 +444,7 @@ std::string ToolGrammarWriter::free_elements(const ToolView& tool) {
   const Json& parameters = resolved(tool.parameters, tool.parameters);
   const Json* properties = parameters.find("properties");
   std::string value = text_value(std::string(kAnyText));
-  if (is_dsml()) value = "(" + value + " | " + json_value("%json {}") + ")";
+  if (is_dsml()) value = "(" + value + " | " + json_value(json_rule("{}")) + ")";
   if (properties == nullptr || !properties->is_object() || properties->as_object().empty()) {
     if (properties != nullptr || tool.parameters.is_null()) return "";
     const std::string key = fresh("k");

@@ -22,7 +22,7 @@ struct ToolGrammarOptions {
   // A tool with "strict": true is held to its schema in any case.
   bool strict_arguments = true;
   // When not null: instead of calls, an answer that fits this schema may be given.
-  Json answer_schema;
+  Json answer_schema = {};
 };
 
 // The text of a Lark grammar for GrammarSource::Kind::kLark. `tools` are OpenAI tool objects; only

@@ -14,80 +14,83 @@ struct GbnfCase {
 
 const std::vector<GbnfCase>& gbnf_cases() {
   static const std::vector<GbnfCase> cases = {
-      {"json", R"(
-root   ::= object
-value  ::= object | array | string | number | ("true" | "false" | "null") ws
-
-object ::=
-  "{" ws (
-            string ":" ws value
-    ("," ws string ":" ws value)*
-  )? "}" ws
-
-array  ::=
-  "[" ws (
-            value
-    ("," ws value)*
-  )? "]" ws
-
-string ::=
-  "\"" (
-    [^"\\\x7F\x00-\x1F] |
-    "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) # escapes
-  )* "\"" ws
-
-number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
-ws ::= | " " | "\n" [ \t]{0,20}
-)",
-       {R"({})", R"({"a": 1})", R"({"a":[1, 2.5,"x\n\u00e9"],"b":{"c":null}} )", "{\n  \"k\":true}"},
-       {R"([])", R"({"a":})", R"({"a":01})", R"({a:1})", R"({"a":1)", "{\"a\":\"\n\"}"}},
-      {"arithmetic", R"(
-root ::= (expr "=" ws term "\n")+
-expr ::= term ([-+*/] term)*
-term ::= ident | num | "(" ws expr ")" ws
-ident ::= [a-z] [a-z0-9_]* ws
-num ::= [0-9]+ ws
-ws ::= [ \t\n]*
-)",
-       {"1+2=3\n", "x1 * (y - 2)=z\n", "((1))=1\na=b\n"},
+      {"json",
+       R"g(
+root ::= blank json
+json ::= ( map | list | text | amount | "null" | "true" | "false" ) blank
+map ::= "{" blank ( pair
+                    ( "," blank pair )*
+                  )? "}"
+pair ::= text blank ":" blank json
+list ::= "[" blank (json ("," blank json)*)? "]"
+text ::= "\"" letter* "\""
+letter ::= [^\x00-\x1f"\\\x7f] | "\\" ( ["\\/bfnrt] | "u" hex{4} ) # one of them
+hex ::= [0-9a-fA-F]
+amount ::= "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [+-]? [0-9]{1,3})?
+blank ::= [ \t\n]{0,40}
+)g",
+       {R"({})", R"({"a": 1})", R"({"a":[1, 2.5,"x\n\u00e9"],"b":{"c":null}} )",
+        "{\n  \"k\":true}"},
+       {R"([1,])", R"({"a":})", R"({"a":01})", R"({a:1})", R"({"a":1)", "{\"a\":\"\n\"}"}},
+      // Blanks end a term, and a line break is a blank that also ends an equation.
+      {"arithmetic",
+       R"g(
+root ::= equation+
+equation ::= sum "=" blank factor "\n"
+sum ::= factor (sign factor)*
+sign ::= [*/+-]
+factor ::= (name | digits | "(" blank sum ")") blank
+name ::= [a-z] ([a-z0-9] | "_")*
+digits ::= [0-9]+
+blank ::= [ \t\n]*
+)g",
+       {"1+2=3\n", "x1 *(y -2)=z\n", "((1))=1\na=b\n"},
        {"1+=3\n", "1+2\n", "(1=1\n", "1a+2=b\n"}},
-      {"list", R"(root ::= item+
-# Excludes various line break characters
-item ::= "- " [^\r\n\x0b\x0c\x85\u2028\u2029]+ "\n")",
+      {"list",
+       R"g(root ::= ("- " line)+
+line ::= rest-of-line "\n"
+rest-of-line ::= [^\n\r\u2028\x85]+ # what does not break a line)g",
        {"- one\n", "- one\n- zwei ü\n"},
        {"one\n", "- \n", "- one", "- a\u2028b\n"}},
-      {"chess", R"(
-# Specifies chess moves as a list in algebraic notation
-root ::= "1. " move " " move "\n" ([1-9] [0-9]? ". " move " " move "\n")+
-move ::= (pawn | nonpawn | castle) [+#]?
-# piece type, optional file/rank, optional capture, dest file & rank
-nonpawn ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]
-# optional file & capture, dest file & rank, optional promotion
-pawn ::= ([a-h] "x")? [a-h] [1-8] ("=" [NBKQR])?
-castle ::= "O-O" "-O"?
-)",
+      {"chess",
+       R"g(
+root ::= turn{2,}
+turn ::= [1-9] [0-9]? ". " half " " half "\n" # white, then black
+half ::= ( castling | piece | footman ) ("+" | "#")?
+castling ::= "O-O" ("-O")?
+piece ::= [KQRBN] column? row? "x"? square
+footman ::= (column "x")? square ("=" [QRBN])?
+square ::= column row
+column ::= [a-h]
+row ::= [1-8]
+)g",
        {"1. e4 e5\n2. Nf3 Nc6\n", "1. d4 d5\n2. O-O-O exd8=Q+\n"},
-       {"1. e4 e5\n", "1. e9 e5\n2. a1 a1\n", "2. e4 e5\n2. Nf3 Nc6\n"}},
-      {"recursion at the end", R"(root ::= "<" list ">"
+       {"1. e4 e5\n", "1. e9 e5\n2. a1 a1\n", "0. e4 e5\n2. Nf3 Nc6\n"}},
+      {"recursion at the end",
+       R"g(root ::= "<" list ">"
 list ::= [a-z] list | [a-z] | digits
-digits ::= ([0-9] digits)?)",
+digits ::= ([0-9] digits)?)g",
        {"<abc>", "<a>", "<>", "<12>", "<ab12>"},
        {"<1a>", "<", "ab"}},
-      {"brackets", R"(root ::= "(" root ")" root | "[" root "]" | "")",
+      {"brackets",
+       R"g(root ::= "(" root ")" root | "[" root "]" | "")g",
        {"", "()", "([])()", "((()))()", "[()]"},
        {"(", ")(", "([)]", "[][]"}},
-      {"mutual recursion", R"(root ::= even
+      {"mutual recursion",
+       R"g(root ::= even
 even ::= "" | "a" odd
-odd ::= "b" even)",
+odd ::= "b" even)g",
        {"", "ab", "abab"},
        {"a", "aba", "ba"}},
-      {"escapes and repetition", R"(root ::= "\x41\u00e9\U0001F600\t\"\\" [\]\-x]{2} "z"{0,2} ("q" | "r"){1,} .{2,3} "end"?)",
+      {"escapes and repetition",
+       R"g(root ::= "\x41\u00e9\U0001F600\t\"\\" [\]x-]{2} "z"{0,2} ("q" | "r"){1,} .{2,3} "end"?)g",
        {"Aé😀\t\"\\]-qr!!", "Aé😀\t\"\\xxzzq\n\n", "Aé😀\t\"\\xxq123end"},
        {"Aé😀\t\"\\x-", "Aé😀\t\"\\xxzzzqab", "Aé😀\t\"\\xxab"}},
-      {"bars on lines of their own", "root ::= \"a\"\n  | \"b\" # two\n\n  | \"c\"\r\nrest ::= \"d\"\r\n",
+      {"bars on lines of their own",
+       "root ::= \"a\"\n  | \"b\" # two\n\n  | \"c\"\r\nrest ::= \"d\"\r\n",
        {"a", "b", "c"},
        {"d", "ab"}},
-      {"negation", R"(root ::= [^a-c\n]+)", {"xyz", "é1"}, {"xa", "x\n", ""}},
+      {"negation", R"g(root ::= [^a-c\n]+)g", {"xyz", "é1"}, {"xa", "x\n", ""}},
   };
   return cases;
 }
