@@ -115,7 +115,8 @@ void JsonStream::expect_value(char c) {
     scalar_ = c;
     at_ = At::kScalar;
   } else if (c == ']' && !open_.empty() && open_.back() == ']') {
-    held_.clear();  // a comma without a value behind it
+    if (at_ == At::kValue) held_.clear();  // a comma without a value behind it
+    release();
     close(c);
   } else {
     fail(c);
@@ -131,7 +132,8 @@ void JsonStream::expect_key(char c) {
     in_key_ = true;
     at_ = At::kString;
   } else if (c == '}') {
-    held_.clear();
+    if (at_ == At::kKey) held_.clear();
+    release();
     close(c);
   } else {
     fail(c);

@@ -88,11 +88,6 @@ ToolFormat format_by_type(std::string_view model_type) {
   return ToolFormat::kNone;
 }
 
-std::optional<std::int32_t> added_token(const Tokenizer& tokenizer, std::string_view text) {
-  const std::optional<std::int32_t> id = tokenizer.token_id(text);
-  return id && tokenizer.is_added(*id) ? id : std::nullopt;
-}
-
 }  // namespace
 
 std::optional<ToolFormat> tool_format_named(std::string_view name) {
@@ -138,6 +133,11 @@ std::optional<std::int32_t> call_token(ToolFormat format, const Tokenizer& token
   const ToolFormatRow& row = row_of(format);
   if (const auto id = added_token(tokenizer, row.opening)) return id;
   return added_token(tokenizer, row.other_opening);
+}
+
+std::optional<std::int32_t> added_token(const Tokenizer& tokenizer, std::string_view text) {
+  const std::optional<std::int32_t> id = tokenizer.token_id(text);
+  return id && tokenizer.is_added(*id) ? id : std::nullopt;
 }
 
 std::optional<std::int32_t> think_end_token(const Tokenizer& tokenizer) {

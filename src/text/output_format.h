@@ -41,6 +41,8 @@ ReasoningFormat guess_reasoning_format(const Tokenizer& tokenizer);
 // The token that opens a call (or the section of calls); nothing when the tokenizer lacks it. Of
 // DeepSeek V3.2, whose tags are spelled, its DSML token.
 std::optional<std::int32_t> call_token(ToolFormat format, const Tokenizer& tokenizer);
+// An added token, by its text.
+std::optional<std::int32_t> added_token(const Tokenizer& tokenizer, std::string_view text);
 // </think>
 std::optional<std::int32_t> think_end_token(const Tokenizer& tokenizer);
 std::optional<std::int32_t> think_token(const Tokenizer& tokenizer);

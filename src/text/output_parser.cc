@@ -46,11 +46,6 @@ std::string replace_joining_byte(std::string_view text, std::string_view by) {
   return out;
 }
 
-std::optional<std::int32_t> added_token(const Tokenizer& tokenizer, std::string_view text) {
-  const std::optional<std::int32_t> id = tokenizer.token_id(text);
-  return id && tokenizer.is_added(*id) ? id : std::nullopt;
-}
-
 std::unique_ptr<CallParser> make_call_parser(ToolFormat format, ToolCallWriter& calls) {
   if (!calls.has_tools()) return nullptr;
   switch (format) {

@@ -101,25 +101,38 @@ class SchemaReader {
     return bits;
   }
 
-  // The schema of a property, looked for where the parameters' schema may keep it.
-  const Json* property(const Json& schema, std::string_view key, int depth) {
-    if (depth > kMaxSchemaDepth || --budget_ < 0 || !schema.is_object()) return nullptr;
+  // What an object's schema allows for one of its properties; nothing when it does not name it.
+  std::optional<unsigned> property_types(const Json& schema, std::string_view key, int depth) {
+    if (depth > kMaxSchemaDepth || --budget_ < 0 || !schema.is_object()) return std::nullopt;
+    std::optional<unsigned> all;
+    const auto narrow = [&](std::optional<unsigned> bits) {
+      if (bits) all = all.value_or(kAll) & *bits;
+    };
     if (const Json* properties = schema.find("properties")) {
-      if (const Json* found = properties->find(key)) return found;
+      if (const Json* found = properties->find(key)) narrow(types(*found, depth + 1));
     }
     if (const Json* reference = schema.find("$ref"); reference && reference->is_string()) {
       if (const Json* target = follow(root_, reference->as_string())) {
-        if (const Json* found = property(*target, key, depth + 1)) return found;
+        narrow(property_types(*target, key, depth + 1));
       }
     }
-    for (const char* word : {"allOf", "anyOf", "oneOf"}) {
-      const Json* parts = schema.find(word);
-      if (parts == nullptr || !parts->is_array()) continue;
-      for (const Json& part : parts->as_array()) {
-        if (const Json* found = property(part, key, depth + 1)) return found;
-      }
+    if (const Json* parts = schema.find("allOf"); parts && parts->is_array()) {
+      for (const Json& part : parts->as_array()) narrow(property_types(part, key, depth + 1));
     }
-    return schema.find("additionalProperties");
+    for (const char* word : {"anyOf", "oneOf"}) {
+      const Json* choices = schema.find(word);
+      if (choices == nullptr || !choices->is_array()) continue;
+      std::optional<unsigned> any;
+      for (const Json& choice : choices->as_array()) {
+        const auto bits = property_types(choice, key, depth + 1);
+        if (bits) any = any.value_or(0) | *bits;
+      }
+      narrow(any);
+    }
+    if (all) return all;
+    const Json* others = schema.find("additionalProperties");
+    if (others == nullptr || !others->is_object()) return std::nullopt;
+    return types(*others, depth + 1);
   }
 
  private:
@@ -210,9 +223,7 @@ JsonTypes argument_types(const Json& tools, std::string_view tool, std::string_v
     if (schema == nullptr) schema = declared.find("input_schema");
     if (schema == nullptr) return JsonTypes::unknown();
     SchemaReader reader(*schema);
-    const Json* property = reader.property(*schema, key, 0);
-    if (property == nullptr) return JsonTypes::unknown();
-    const unsigned bits = reader.types(*property, 0);
+    const unsigned bits = reader.property_types(*schema, key, 0).value_or(kAll);
     return bits == kAll ? JsonTypes::unknown() : JsonTypes(bits);
   }
   return JsonTypes::unknown();

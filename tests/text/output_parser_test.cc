@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <random>
 
 #include "output_fixture.h"
@@ -83,21 +84,45 @@ TEST(OutputParser, a_dangling_character_is_flushed_at_the_end) {
   EXPECT_EQ(turn.content, "\uFFFD");
 }
 
-TEST(OutputParser, a_long_argument_takes_time_in_proportion) {
-  OutputParser::Options options;
-  options.tools = *parse_json(
-      R"([{"name":"f","parameters":{"properties":{"s":{"type":"string"},"o":{"type":"object"}}}}])");
-  for (const char* key : {"s", "o"}) {
+// Tokens of `text`, `times` over.
+void push_often(OutputParser& parser, std::string_view text, int times, std::size_t& shown) {
+  const Ids ids = demo_tokenizer().encode(text);
+  for (int i = 0; i < times; ++i) {
+    for (const std::int32_t id : ids) {
+      for (const OutputEvent& event : parser.push(id)) shown += event.text.size();
+    }
+  }
+}
+
+// Long enough that anything quadratic would take hours.
+TEST(OutputParser, long_answers_take_time_in_proportion) {
+  constexpr int kTimes = 160'000;  // of 27 bytes: over 4 MB
+  constexpr std::string_view kLine = "[a \"quoted\" line of text]\n\n";
+  struct Long {
+    std::string before;
+    std::string_view line;
+    ToolFormat format = ToolFormat::kGlm47;
+  };
+  const std::string v31 = "<｜tool▁call▁begin｜>f<｜tool▁sep｜>";
+  for (const Long& test : {Long{"<tool_call>f<arg_key>s</arg_key><arg_value>", kLine},
+                           Long{"<tool_call>f<arg_key>o</arg_key><arg_value>", kLine},
+                           Long{"<tool_call>f<arg_key>", kLine}, Long{"<tool_call>", " \t "},
+                           Long{"", " \n "}, Long{"<think>", "</thin"},
+                           Long{v31 + "{\"s\": \"", "<｜tool line\\n", ToolFormat::kDeepSeekV31},
+                           Long{v31 + "{\"s\": [", "[ 12, \"a\", ", ToolFormat::kDeepSeekV31}}) {
+    OutputParser::Options options;
+    options.tool_format = test.format;
+    options.tools = *parse_json(
+        R"([{"name":"f","parameters":{"properties":{"s":{"type":"string"},"o":{"type":"object"}}}}])");
+    options.stops = {std::string(10'000, ' ') + "x", std::string(1000, '\n')};
     OutputParser parser(demo_tokenizer(), options);
-    FoldedTurn turn;
-    const auto push = [&](std::string_view text) {
-      for (const std::int32_t id : demo_tokenizer().encode(text)) fold(parser.push(id), turn);
-    };
-    push("<tool_call>f<arg_key>" + std::string(key) + "</arg_key><arg_value>");
-    for (int i = 0; i < 1000; ++i) push("[a \"quoted\" line of text]\n");
-    push("</arg_value></tool_call>");
-    ASSERT_EQ(turn.calls.size(), 1u);
-    EXPECT_GT(turn.calls[0].arguments.size(), 26'000u);
+    std::size_t shown = 0;
+    const auto start = std::chrono::steady_clock::now();
+    push_often(parser, test.before, 1, shown);
+    push_often(parser, test.line, kTimes, shown);
+    for (const OutputEvent& event : parser.finish(true)) shown += event.text.size();
+    EXPECT_GT(shown, 0u) << test.before;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(5)) << test.before;
   }
 }
 

@@ -112,6 +112,31 @@ TEST(ToolArguments, without_a_schema_strict_json_counts) {
   EXPECT_TRUE(argument_types(tools(), "nobody", "k").is_unknown());
 }
 
+TEST(ToolArguments, parameters_may_be_put_together_of_schemas) {
+  const Json all = *parse_json(R"([{"name": "f", "parameters": {
+    "$defs": {"Base": {"properties": {"base": {"type": "string"}}}},
+    "$ref": "#/$defs/Base",
+    "anyOf": [{"properties": {"x": {"type": "string"}}},
+              {"properties": {"x": {"type": "integer"}, "y": {"type": "string"}}}],
+    "allOf": [{"properties": {"z": {"type": ["string", "null"]}}},
+              {"properties": {"z": {"type": ["string", "integer"]}}}],
+    "additionalProperties": {"type": "string"}}}])");
+  const auto value = [&](std::string_view key, std::string_view raw) {
+    return argument_to_json(raw, argument_types(all, "f", key));
+  };
+  EXPECT_EQ(value("base", "5"), R"("5")");
+  EXPECT_EQ(value("x", "5"), "5");
+  EXPECT_EQ(value("x", "five"), R"("five")");
+  EXPECT_EQ(value("x", "true"), R"("true")");
+  EXPECT_EQ(value("y", "5"), R"("5")");
+  EXPECT_EQ(value("z", "null"), R"("null")");
+  EXPECT_EQ(value("other", "5"), R"("5")");
+  EXPECT_TRUE(argument_types(*parse_json(R"([{"name": "f", "parameters":
+    {"additionalProperties": false}}])"),
+                             "f", "x")
+                  .is_unknown());
+}
+
 TEST(ToolArguments, schemas_that_refer_without_end_are_left) {
   Json choices;
   for (int i = 0; i < 50; ++i) choices.push_back(*parse_json(R"({"$ref": "#/properties/x"})"));
