@@ -16,7 +16,8 @@ def node():
     program, npm = shutil.which("node"), shutil.which("npm")
     if program is None or npm is None:
         pytest.skip("node and npm are not installed")
-    if not (FOLDER / "node_modules" / ".package-lock.json").exists():
+    wanted, present = FOLDER / "package-lock.json", FOLDER / "node_modules" / ".package-lock.json"
+    if not present.exists() or present.stat().st_mtime < wanted.stat().st_mtime:
         installed = subprocess.run(
             [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=FOLDER, capture_output=True, text=True, timeout=600
         )
