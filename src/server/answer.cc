@@ -100,7 +100,7 @@ std::expected<Answer::Started, ApiError> Answer::start_turns() {
   started.start.text = model_->text;
   for (ChatRequest& chat : call->prompts) {
     auto prompt = prepare_prompt(*model_, chat);
-    if (!prompt) return std::unexpected(prompt.error());
+    if (!prompt) return std::unexpected(told_of(*call, prompt.error()));
     started.start.prompts.push_back(std::make_shared<const PreparedPrompt>(std::move(*prompt)));
     chat.messages = Json();  // rendered; the choices need no copies of it
     chat.timeout_s = model_->request_timeout_s;
@@ -112,7 +112,7 @@ std::expected<Answer::Started, ApiError> Answer::start_turns() {
       if (one.seed) *one.seed += static_cast<std::uint64_t>(choice);
       auto turn = start_prepared_turn(*model_->engine, model_->text, std::move(one),
                                       started.start.prompts[prompt], sink_of(choice));
-      if (!turn) return std::unexpected(error_of(turn.error()));
+      if (!turn) return std::unexpected(told_of(*call, error_of(turn.error())));
       started.turns.push_back(std::move(*turn));
     }
   }

@@ -173,8 +173,8 @@ class MessagesWriter : public AnswerWriter {
   }
 
   std::string end() override {
-    emit(event_object("message_delta", {{"delta", std::move(ending_)},
-                                        {"usage", usage_object(tally_.sum())}}));
+    emit(event_object("message_delta",
+                      {{"delta", std::move(ending_)}, {"usage", usage_object(tally_.sum())}}));
     emit(event_object("message_stop"));
     return sent();
   }
@@ -191,12 +191,12 @@ class MessagesWriter : public AnswerWriter {
 
   static Json usage_object(const AnswerUsage& sum) {
     const Usage& usage = sum.usage;
-    return object({{"input_tokens", Json(usage.prompt_tokens - usage.cached_tokens)},
-                   {"cache_creation_input_tokens", Json(0)},
-                   {"cache_read_input_tokens", Json(usage.cached_tokens)},
-                   {"output_tokens", Json(usage.completion_tokens)},
-                   {"output_tokens_details",
-                    object({{"thinking_tokens", Json(sum.reasoning_tokens)}})}});
+    return object(
+        {{"input_tokens", Json(usage.prompt_tokens - usage.cached_tokens)},
+         {"cache_creation_input_tokens", Json(0)},
+         {"cache_read_input_tokens", Json(usage.cached_tokens)},
+         {"output_tokens", Json(usage.completion_tokens)},
+         {"output_tokens_details", object({{"thinking_tokens", Json(sum.reasoning_tokens)}})}});
   }
 
   void emit(const Json& event) {

@@ -6,6 +6,14 @@
 
 namespace glint {
 
+ApiError told_of(const ApiCall& call, ApiError error) {
+  constexpr std::string_view kInner = "messages";
+  if (!error.param.starts_with(kInner)) return error;
+  error.param.replace(0, kInner.size(), call.conversation);
+  if (error.message.starts_with(kInner)) error.message.replace(0, kInner.size(), call.conversation);
+  return error;
+}
+
 std::string sse_event(std::string_view data) {
   return fmt::format("data: {}\n\n", data);
 }

@@ -52,6 +52,7 @@ struct ApiCall {
   bool stream = false;
   int stream_interval = 0;  // tokens of a chunk; 0: the server's setting
   std::unique_ptr<AnswerWriter> writer;
+  std::string conversation = "messages";  // the field that holds it
   std::vector<std::string> unknown_fields;
   std::vector<std::string> notes;  // what was left out on the way, for the log
 };
@@ -67,6 +68,9 @@ struct ApiSettings {
   std::optional<bool> anthropic_thinking;  // when a request to /v1/messages does not say
   std::vector<std::pair<std::string, int>> effort_budgets;  // thinking budgets by effort
 };
+
+// An error of the conversation, which is "messages" below the API, under the call's own field.
+ApiError told_of(const ApiCall& call, ApiError error);
 
 // "data: DATA\n\n", with "event: NAME\n" in front unless empty.
 std::string sse_event(std::string_view data);

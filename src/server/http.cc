@@ -51,6 +51,11 @@ std::chrono::nanoseconds duration(double seconds) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, 1e9) * 1e9));
 }
 
+// Assigning an empty string would keep the memory.
+void give_back(std::string& text) {
+  std::string().swap(text);
+}
+
 class IoMailbox : public Mailbox {
  public:
   explicit IoMailbox(asio::io_context& io) : io_(&io) {}
@@ -293,7 +298,7 @@ void Connection::on_read(error_code error, std::size_t nbytes) {
 void Connection::parse() {
   while (state_ == State::kIdle || state_ == State::kHeader || state_ == State::kBody) {
     if (received_.empty()) {
-      received_ = std::string();  // its memory too
+      give_back(received_);
       return read();
     }
     if (state_ == State::kIdle) start_request();
@@ -453,8 +458,8 @@ void Connection::on_answered() {
   answered_ = false;
   report(status_);
   reader_.reset();
-  sending_ = std::string();
-  queued_ = std::string();
+  give_back(sending_);
+  give_back(queued_);
   num_sent_ = 0;
   if (!keep_alive_ || hub_.stopping) return linger();
   state_ = State::kIdle;
@@ -479,7 +484,7 @@ void Connection::linger() {
   if (place_ == nullptr) enter(hub_.spare);
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
-  received_ = std::string();
+  give_back(received_);
   arm_read_timer(kLingerSeconds);
   read();
 }
@@ -587,6 +592,7 @@ Status HttpServer::State::open() {
   acceptor.open(endpoint.protocol(), error);
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.non_blocking(true, error);
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
   if (error) {
     return io_error(fmt::format("cannot listen on {} port {}: {}; choose another --port or --host",
@@ -599,13 +605,21 @@ Status HttpServer::State::open() {
   return {};
 }
 
+// Waits first: without a connection to accept, an attempt would still fail for want of a
+// descriptor.
 void HttpServer::State::accept() {
-  acceptor.async_accept(
-      [this](error_code error, tcp::socket socket) { on_accept(error, std::move(socket)); });
+  acceptor.async_wait(tcp::acceptor::wait_read, [this](error_code error) {
+    if (error || !acceptor.is_open()) return;
+    tcp::socket socket(io);
+    acceptor.accept(socket, error);
+    on_accept(error, std::move(socket));
+  });
 }
 
 void HttpServer::State::on_accept(error_code error, tcp::socket socket) {
-  if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
+  if (error == asio::error::would_block || error == asio::error::connection_aborted) {
+    return accept();
+  }
   if (error) return retry_accept();
   if (has_room()) {
     auto connection = std::make_shared<Connection>(std::move(socket), hub);
@@ -620,8 +634,8 @@ void HttpServer::State::on_accept(error_code error, tcp::socket socket) {
   accept();
 }
 
-// Out of descriptors or memory, which others may hold too: the new connection stays in the backlog
-// for a while.
+// Out of descriptors or memory: the one idle longest makes room, and the new one stays in the
+// backlog for a moment.
 void HttpServer::State::retry_accept() {
   if (!hub.spare.empty()) hub.spare.front()->close();
   accept_retry.expires_after(std::chrono::milliseconds(100));

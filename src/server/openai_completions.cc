@@ -361,6 +361,7 @@ std::expected<ApiCall, ApiError> parse_completions_call(std::string_view body,
   ChatRequest chat;
   CompletionShape shape;
   FieldReader fields(*parsed);
+  call.conversation = "prompt";
   call.model = fields.string("model").value_or("");
   shape.stream = read_stream_shape(fields);
   shape.echo = fields.boolean_or("echo", false);

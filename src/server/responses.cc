@@ -183,6 +183,7 @@ std::expected<ApiCall, ApiError> parse_responses_call(std::string_view body,
   ChatRequest chat;
   ResponseShape shape;
   FieldReader fields(*parsed);
+  call.conversation = "input";
   call.model = fields.string("model").value_or("");
   read_refused(fields);
   read_input(fields, chat, call.notes);

@@ -102,7 +102,7 @@ Status check_options(const ServerOptions& options) {
 struct Server::State {
   explicit State(ServerOptions given)
       : options(std::move(given)),
-        access(options.api_keys, options.host),
+        access(options.api_keys, options.host, options.cors_origins),
         metrics(metrics_options(options)) {
     observer.on_first_token = [this](double seconds) { metrics.on_first_token(seconds); };
     observer.on_token_gap = [this](double seconds, int tokens) {

@@ -26,7 +26,9 @@ Json piece_json(const Tokenizer& tokenizer, std::int32_t id) {
 // The first prompt of a body that a generating endpoint would take.
 std::expected<PreparedPrompt, ApiError> prepare_first(const ServedModel& model, ApiCall& call) {
   if (const auto name = resolve_model(model, call); !name) return std::unexpected(name.error());
-  return prepare_prompt(model, call.prompts.front());
+  auto prompt = prepare_prompt(model, call.prompts.front());
+  if (!prompt) return std::unexpected(told_of(call, prompt.error()));
+  return prompt;
 }
 
 // `content` with add_special, parse_special and with_pieces.
@@ -138,7 +140,7 @@ std::expected<Json, ApiError> render_call(const ServedModel& model, std::string_
   auto name = resolve_model(model, *call);
   if (!name) return std::unexpected(name.error());
   auto prompt = prepare_prompt(model, call->prompts.front());
-  if (!prompt) return std::unexpected(prompt.error());
+  if (!prompt) return std::unexpected(told_of(*call, prompt.error()));
   return Json(Json::Object{{"model", Json(std::move(*name))},
                            {"token_ids", token_ids_json(prompt->ids)},
                            {"features", Json()}});

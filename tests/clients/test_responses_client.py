@@ -263,7 +263,7 @@ def test_errors_name_what_is_wrong(client):
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as long:
         ask(client, "word " * 9000, stream=True)
-    assert long.value.code == "context_length_exceeded"
+    assert long.value.code == "context_length_exceeded" and long.value.param == "input"
     assert "maximum context length is 8192 tokens" in str(long.value)
     for field, value in {"previous_response_id": "resp_1", "background": True, "temperature": -1, "tool_choice": "required"}.items():
         with pytest.raises(openai.BadRequestError) as wrong:

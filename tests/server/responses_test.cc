@@ -185,6 +185,15 @@ TEST(responses_input, errors_name_the_item) {
             "input[1] unsupported_value");
 }
 
+TEST(responses_input, errors_found_later_bear_its_name) {
+  const ApiCall call = good("");
+  const ApiError error =
+      told_of(call, bad_request("messages[2].content", "messages[2].content: x"));
+  EXPECT_EQ(error.param, "input[2].content");
+  EXPECT_EQ(error.message, "input[2].content: x");
+  EXPECT_EQ(told_of(call, bad_request("top_p", "top_p: x")).param, "top_p");
+}
+
 // --- tools ---
 
 TEST(responses_tools, both_shapes_are_one_tool) {

@@ -346,7 +346,8 @@ TEST(tool_grammar, tools_that_cannot_be_written_are_errors) {
   EXPECT_NE(error_of(unsupported_keyword, {}).find("uniqueItems"), std::string::npos);
   EXPECT_NE(
       error_of(
-          R"([{"name":"f","parameters":{"properties":{"a":{"type":"array","items":{"type":"foo"}}},"required":["a"]}}])", {})
+          R"([{"name":"f","parameters":{"properties":{"a":{"type":"array","items":{"type":"foo"}}},"required":["a"]}}])",
+          {})
           .find("foo"),
       std::string::npos);
   const auto none =
