@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds and runs every test, and ends in one line, "N passed, N failed".
 
-    python3 tests/run_all.py [--jobs N] [--only STAGE ...]
+    python3 tests/run_all.py [--jobs N] [--only STAGE ...] [--thorough]
 
 Stages, in order: format (where clang-format-19 is installed), dev (warnings are errors; unit tests, layers, the Rust
 crate), clients (the built program under pytest, in a virtual environment), asan (address and undefined behaviour), tsan
@@ -21,7 +21,11 @@ import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "test"
+# What reads that which strangers send, and what it stands on. Kernels and models, which take as long to build again as all
+# of these, join with --thorough.
+ASAN_TESTS = ["base", "cache", "chat", "checkpoint", "engine", "server", "text"]
 TSAN_TESTS = ["base", "engine", "chat", "server"]
+THOROUGH = "--thorough" in sys.argv
 PYTEST_FOLDERS = ["tests"]
 
 
@@ -124,10 +128,6 @@ def test_folders():
     return sorted({f.parent.name for f in (ROOT / "tests").glob("*/*_test.cc")})
 
 
-def fuzz_targets():
-    return sorted(f.stem for f in (ROOT / "tests").glob("*/*_fuzz.cc") if f.parent.name != "tools")
-
-
 def stage_format(tally, jobs):
     if not shutil.which("clang-format-19"):
         print("    clang-format-19 is not installed: not checked")
@@ -192,8 +192,8 @@ def stage_clients(tally, jobs):
 
 def stage_asan(tally, jobs):
     # Not detect_stack_use_after_return: its stand-in for the stack is not aligned as GCC's 64-byte vectors need it.
-    # The programs of src/tools put together what the other folders test; they are not built a second time for this.
-    names = [n for n in test_folders() if n != "tools"] + fuzz_targets()
+    folders = test_folders() if THOROUGH else [n for n in test_folders() if n in ASAN_TESTS]
+    names = folders + [f.stem for n in folders for f in sorted((ROOT / "tests" / n).glob("*_fuzz.cc"))]
     if build("asan", "asan", jobs, [n if n.endswith("_fuzz") else f"{n}_test" for n in names]):
         ctest(tally, "asan", "asan", jobs, names, environment={
             "ASAN_OPTIONS": "detect_stack_use_after_return=0:strict_string_checks=1:allocator_may_return_null=1",
@@ -217,6 +217,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", nargs="+", choices=STAGES, default=list(STAGES))
+    parser.add_argument("--thorough", action="store_true", help="kernels and models under AddressSanitizer too")
     arguments = parser.parse_args()
     tally, begun = Tally(), time.monotonic()
     for name in arguments.only:
