@@ -677,7 +677,7 @@ def test_controls_have_names_and_text_stands_out(mock, open_page, scheme):
     assert chat.page.evaluate(AUDIT) == []
     for text in ["markdown", "calls", "broken"]:
         chat.ask(text)
-    for summary in chat.at("details.thought summary").all():
+    for summary in chat.at("details.thought:not([hidden]) summary").all():
         summary.click()
     assert chat.page.evaluate(AUDIT) == []
     chat.settings()
