@@ -23,6 +23,8 @@ endif()
 if(GLINT_SANITIZE)
   target_compile_options(glint_flags INTERFACE -fsanitize=${GLINT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(glint_flags INTERFACE -fsanitize=${GLINT_SANITIZE})
+  # Instrumented code confuses this warning of g++.
+  target_compile_options(glint_flags INTERFACE -Wno-error=maybe-uninitialized)
   if(GLINT_SANITIZE MATCHES "address")
     target_compile_definitions(glint_flags INTERFACE _GLIBCXX_ASSERTIONS)
   endif()
