@@ -30,7 +30,8 @@ Outcome read(const glint::HttpOptions& options, std::string_view text, std::size
       pending.erase(0, used);
     }
   }
-  Outcome outcome{reader.state()};
+  Outcome outcome;
+  outcome.state = reader.state();
   outcome.path = reader.request().path;
   if (outcome.state == State::kFailed) outcome.status = reader.failed_status();
   if (outcome.state == State::kDone) outcome.body = reader.take().body;
