@@ -17,6 +17,11 @@ ApiError run_error(const Error& error, bool has_time_limit) {
     return error_of_status(408,
                            "The request took longer than this server allows (--request-timeout).");
   }
+  // What only shows while the model runs: a grammar that explodes.
+  if (error.code == ErrorCode::kInvalidArgument) {
+    return bad_request("", "The form that was asked of the answer cannot be held: " + error.message,
+                       "invalid_schema");
+  }
   if (error.code == ErrorCode::kExhausted)
     return {503, "unavailable_error", "cache_full", "", error.message};
   return error_of(error);
