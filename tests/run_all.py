@@ -205,7 +205,8 @@ def stage_asan(tally, jobs):
 def stage_tsan(tally, jobs):
     present = [n for n in TSAN_TESTS if list((ROOT / "tests" / n).glob("*_test.cc"))]
     if build("tsan", "tsan", jobs, [f"{n}_test" for n in present]):
-        ctest(tally, "tsan", "tsan", jobs, present, {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"})
+        ctest(tally, "tsan", "tsan", jobs, present, {
+            "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan_suppressions.txt"})
     else:
         tally.add(0, ["tsan: does not build"])
 
