@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "fixture_text.h"
@@ -489,7 +490,8 @@ TEST(rollback, brings_every_place_back) {
       EXPECT_EQ(masks[at], copy_of(*next)) << at;
       ASSERT_TRUE(constraint->accept(ids[at]).has_value());
       ++at;
-      const auto back = random() % (at + 1);
+      // Short ways back, or the walk takes for ever to reach the end.
+      const auto back = random() % std::min<std::size_t>(at + 1, 6);
       if (random() % 3 != 0) continue;
       ASSERT_TRUE(constraint->rollback(static_cast<int>(back)).has_value());
       at -= back;
