@@ -26,6 +26,7 @@ OUT = ROOT / "build" / "test"
 ASAN_TESTS = ["base", "cache", "chat", "checkpoint", "engine", "server", "text"]
 TSAN_TESTS = ["base", "engine", "chat", "server"]
 THOROUGH = "--thorough" in sys.argv
+STAGES_TO_RUN = []
 PYTEST_FOLDERS = ["tests"]
 
 
@@ -85,12 +86,13 @@ def cargo_counts(text):
     return (sum(int(p) for p, _ in results), sum(int(f) for _, f in results)) if results else None
 
 
-def ctest(tally, stage, preset, jobs, names=None, environment=None):
+def ctest(tally, stage, preset, jobs, names=None, environment=None, excluded=()):
     """Runs ctest in build/PRESET and counts: a gtest program by its cases, the Rust crate by its tests, others as one."""
     out = OUT / stage
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     chosen = ["-R", "^(" + "|".join(names) + ")$"] if names else []
+    chosen += ["-E", "^(" + "|".join(excluded) + ")$"] if excluded else []
     settings = dict(os.environ, GTEST_OUTPUT=f"xml:{out}/", **(environment or {}))
     log, report = OUT / f"{stage}-ctest.log", out / "ctest.junit"
     command = ["ctest", "--test-dir", f"build/{preset}", "-j", str(jobs), "--timeout", "900", "--no-tests=error",
@@ -142,8 +144,11 @@ def stage_format(tally, jobs):
 
 
 def stage_dev(tally, jobs):
-    if build("dev", "dev", jobs):
-        ctest(tally, "dev", "dev", jobs)
+    """Without what the asan stage of this run builds and runs again: half an hour is all there is."""
+    elsewhere = sanitized() if "asan" in STAGES_TO_RUN else []
+    targets = [name for name in programs() if name not in map(target_of, elsewhere)]
+    if build("dev", "dev", jobs, ["glint", *targets]):
+        ctest(tally, "dev", "dev", jobs, excluded=elsewhere)
     else:
         tally.add(0, ["dev: does not build"])
 
@@ -190,11 +195,29 @@ def stage_clients(tally, jobs):
     tally.add(len(cases) - len(skipped) - len(bad), bad)
 
 
+def fuzz_programs(folders):
+    return [f.stem for n in folders for f in sorted((ROOT / "tests" / n).glob("*_fuzz.cc"))]
+
+
+def target_of(name):
+    """The target of the ctest test NAME."""
+    return name if name.endswith("_fuzz") else f"{name}_test"
+
+
+def programs():
+    return [target_of(n) for n in test_folders() + fuzz_programs(test_folders())]
+
+
+def sanitized():
+    """What the asan stage runs, by its names in ctest."""
+    folders = test_folders() if THOROUGH else [n for n in test_folders() if n in ASAN_TESTS]
+    return folders + fuzz_programs(folders)
+
+
 def stage_asan(tally, jobs):
     # Not detect_stack_use_after_return: its stand-in for the stack is not aligned as GCC's 64-byte vectors need it.
-    folders = test_folders() if THOROUGH else [n for n in test_folders() if n in ASAN_TESTS]
-    names = folders + [f.stem for n in folders for f in sorted((ROOT / "tests" / n).glob("*_fuzz.cc"))]
-    if build("asan", "asan", jobs, [n if n.endswith("_fuzz") else f"{n}_test" for n in names]):
+    names = sanitized()
+    if build("asan", "asan", jobs, map(target_of, names)):
         ctest(tally, "asan", "asan", jobs, names, environment={
             "ASAN_OPTIONS": "detect_stack_use_after_return=0:strict_string_checks=1:allocator_may_return_null=1",
             "UBSAN_OPTIONS": "print_stacktrace=1"})
@@ -220,6 +243,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--thorough", action="store_true", help="kernels and models under AddressSanitizer too")
     arguments = parser.parse_args()
+    STAGES_TO_RUN.extend(arguments.only)
     tally, begun = Tally(), time.monotonic()
     for name in arguments.only:
         before, bad_before, start = tally.passed, len(tally.failures), time.monotonic()

@@ -1,10 +1,12 @@
 #include "checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -77,6 +79,8 @@ std::optional<std::int64_t> layer_of(std::string_view name) {
 bool belongs_to_mtp(std::string_view name, const Json& config) {
   if (name.starts_with("mtp.") || name.find(".mtp.") != std::string_view::npos) return true;
   const Json* layers = config.find("num_hidden_layers");
+  if (const Json* text = config.find("text_config"); layers == nullptr && text != nullptr)
+    layers = text->find("num_hidden_layers");
   const auto layer = layer_of(name);
   return layer && layers != nullptr && layers->is_int() && *layer >= layers->as_int();
 }
@@ -104,27 +108,32 @@ Status add_shard(const fs::path& folder, const std::string& name, TensorMap& ten
   return {};
 }
 
-// Every tensor the index promises must be where it says.
+// Every tensor the index promises must be where it says; all that are not are listed.
 Status check_promises(const fs::path& folder, const WeightFiles& weights,
                       const TensorMap& tensors) {
+  constexpr std::size_t kMaxListed = 20;
+  std::size_t count = 0;
+  std::string list;
   for (const auto& [name, file] : weights.promised) {
     const auto found = tensors.find(name);
+    std::string fault;
     if (found == tensors.end()) {
-      return corrupt(
-          fmt::format("{} promises tensor {} in {}, which lacks it; index and weights are not of "
-                      "one download, fetch both "
-                      "again, or delete the index to have the files scanned",
-                      (folder / kIndexName).string(), quote_name(name), file));
+      fault = fmt::format("{} in {}, which lacks it", quote_name(name), file);
+    } else if (const fs::path actual = found->second.file->path(); actual != folder / file) {
+      fault = fmt::format("{} in {}, but it is in {}", quote_name(name), file,
+                          actual.filename().string());
+    } else {
+      continue;
     }
-    if (const fs::path actual = found->second.file->path(); actual != folder / file) {
-      return corrupt(fmt::format(
-          "{} promises tensor {} in {}, but it is in {}; fetch the index again, or delete it to "
-          "have the files "
-          "scanned",
-          (folder / kIndexName).string(), quote_name(name), file, actual.filename().string()));
-    }
+    if (++count <= kMaxListed) list += "\n  " + fault;
   }
-  return {};
+  if (count == 0) return {};
+  if (count > kMaxListed) list += fmt::format("\n  ... and {} more", count - kMaxListed);
+  return corrupt(
+      fmt::format("{} promises {} tensor{} where {} not:{}\nIndex and weights are not of one "
+                  "download: fetch both again, or delete the index to have the files scanned.",
+                  (folder / kIndexName).string(), count, count == 1 ? "" : "s",
+                  count == 1 ? "it is" : "they are", list));
 }
 
 // Some checkpoints keep their MTP layer in a file that their index forgets. Returns whether any of
@@ -136,10 +145,14 @@ bool add_forgotten_mtp(const fs::path& folder, const Json& config, TensorMap& te
     return false;
   }
   std::size_t taken = 0;
+  std::set<std::int64_t> layers;
   for (TensorRef& tensor : *shard) {
     if (!belongs_to_mtp(tensor.name, config)) continue;
+    const auto layer = layer_of(tensor.name);
     std::string key = tensor.name;
-    taken += tensors.try_emplace(std::move(key), std::move(tensor)).second ? 1 : 0;
+    if (!tensors.try_emplace(std::move(key), std::move(tensor)).second) continue;
+    ++taken;
+    if (layer) layers.insert(*layer);
   }
   if (taken == 0) {
     log_debug(
@@ -147,8 +160,12 @@ bool add_forgotten_mtp(const fs::path& folder, const Json& config, TensorMap& te
                     kMtpName, folder.string()));
     return false;
   }
-  log_warn(fmt::format("{} does not name {}; its {} MTP tensors are used all the same",
-                       (folder / kIndexName).string(), kMtpName, taken));
+  log_warn(fmt::format(
+      "{} does not name {}, which holds {} tensors of {}: they are used all the same, but other "
+      "programs will miss them; whoever published the checkpoint should list them in the index",
+      (folder / kIndexName).string(), kMtpName, taken,
+      layers.empty() ? std::string("the MTP layer")
+                     : fmt::format("MTP layer {}", fmt::join(layers, ", "))));
   return true;
 }
 

@@ -157,6 +157,29 @@ TEST_F(CheckpointFolder, a_tensor_in_another_shard_than_promised_is_named) {
               AllOf(HasSubstr("\"a\" in two.safetensors"), HasSubstr("it is in one.safetensors")));
 }
 
+TEST_F(CheckpointFolder, all_broken_promises_are_listed) {
+  write("one.safetensors", file_with({"a"}));
+  write("two.safetensors", file_with({"b"}));
+  write(kIndex, index_of({{"a", "one.safetensors"},
+                          {"b", "one.safetensors"},
+                          {"c", "two.safetensors"},
+                          {"d", "one.safetensors"}}));
+  EXPECT_THAT(open(path()).error,
+              AllOf(HasSubstr("3 tensors"), HasSubstr("\"b\" in one.safetensors, but it is in two"),
+                    HasSubstr("\"c\" in two.safetensors, which lacks it"),
+                    HasSubstr("\"d\" in one.safetensors, which lacks it")));
+}
+
+TEST_F(CheckpointFolder, an_mtp_file_of_a_model_with_a_text_config_is_taken) {
+  write("config.json", R"({"model_type": "x", "text_config": {"num_hidden_layers": 2}})");
+  write_two_shards();
+  write_index();
+  write("mtp.safetensors", file_with({"model.language_model.layers.2.eh_proj.weight"}));
+  const Opened o = open(path());
+  ASSERT_TRUE(o.checkpoint) << o.error;
+  EXPECT_NE(o.checkpoint->find("model.language_model.layers.2.eh_proj.weight"), nullptr);
+}
+
 TEST_F(CheckpointFolder, one_tensor_in_two_files_is_refused_naming_both) {
   write("model.safetensors", file_with({"a"}));
   write("model-00001-of-00001.safetensors", file_with({"a"}));
@@ -192,7 +215,8 @@ TEST_F(CheckpointFolder, an_mtp_file_that_the_index_forgets_is_taken_with_one_wa
   EXPECT_EQ(o.checkpoint->find("a")->file->path().filename(), "model-00001-of-00002.safetensors");
   EXPECT_EQ(o.checkpoint->find("model.layers.1.x"), nullptr);
   EXPECT_EQ(o.checkpoint->find("other"), nullptr);
-  EXPECT_THAT(o.logged, AllOf(HasSubstr("warn"), HasSubstr("2 MTP tensors")));
+  EXPECT_THAT(o.logged, AllOf(HasSubstr("warn"), HasSubstr("does not name mtp.safetensors"),
+                              HasSubstr("2 tensors of MTP layer 2"), HasSubstr("published")));
   EXPECT_EQ(std::count(o.logged.begin(), o.logged.end(), '\n'), 1);
 }
 
