@@ -54,7 +54,8 @@ struct Cache::State {
   CacheSpec spec;
   bool prefix_reuse;
   std::size_t layer_bytes = 0;  // one layer of one page
-  std::size_t page_bytes = 0;
+  std::size_t rows_bytes = 0;   // all layers of one page
+  std::size_t page_bytes = 0;   // rows, then the page's state
   Mapping memory;
   PagePool pool;
   std::vector<const SequenceCache*> sequences;  // alive; few
@@ -80,19 +81,22 @@ Result<std::unique_ptr<Cache::State>> Cache::make_state(CacheSpec spec, std::siz
     return invalid_argument(fmt::format("cache {}: {} layers of {} bytes per token hold nothing",
                                         spec.name, spec.num_layers, spec.row_bytes));
   }
-  std::size_t layer_bytes = 0, page_bytes = 0, total_bytes = 0;
+  std::size_t layer_bytes = 0, rows_bytes = 0, page_bytes = 0, total_bytes = 0;
   if (__builtin_mul_overflow(spec.row_bytes, std::size_t{kPageSize}, &layer_bytes) ||
-      __builtin_mul_overflow(layer_bytes, static_cast<std::size_t>(spec.num_layers), &page_bytes) ||
+      __builtin_mul_overflow(layer_bytes, static_cast<std::size_t>(spec.num_layers), &rows_bytes) ||
+      spec.page_state_stride() < spec.page_state_bytes ||
+      __builtin_add_overflow(rows_bytes, spec.page_state_stride(), &page_bytes) ||
       __builtin_mul_overflow(page_bytes, num_pages, &total_bytes) ||
       total_bytes > static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()) ||
       num_pages > static_cast<std::size_t>(std::numeric_limits<PageId>::max())) {
     return invalid_argument(
-        fmt::format("cache {}: {} pages of {} layers of {} bytes per token overflow; ask for a "
-                    "smaller context or fewer sequences",
-                    spec.name, num_pages, spec.num_layers, spec.row_bytes));
+        fmt::format("cache {}: {} pages of {} layers of {} bytes per token and {} bytes per page "
+                    "overflow; ask for a smaller context or fewer sequences",
+                    spec.name, num_pages, spec.num_layers, spec.row_bytes, spec.page_state_bytes));
   }
   auto state = std::make_unique<State>(std::move(spec), num_pages, prefix_reuse);
   state->layer_bytes = layer_bytes;
+  state->rows_bytes = rows_bytes;
   state->page_bytes = page_bytes;
   if (total_bytes > 0 && !state->memory.map(total_bytes)) {
     return exhausted(fmt::format(
@@ -216,6 +220,22 @@ const std::byte* Cache::rows(PageId page, int layer) const {
   return const_cast<Cache*>(this)->rows(page, layer);
 }
 
+std::byte* Cache::page_state(PageId page) {
+  GLINT_DCHECK(page >= 0 && static_cast<std::size_t>(page) < state_->pool.total());
+  return state_->memory.data() + static_cast<std::size_t>(page) * state_->page_bytes +
+         state_->rows_bytes;
+}
+
+const std::byte* Cache::page_state(PageId page) const {
+  return const_cast<Cache*>(this)->page_state(page);
+}
+
+void Cache::clear_page_state(PageId page) {
+  // Not touched without need: a page's memory comes with its first write.
+  if (const std::size_t n = state_->spec.page_state_bytes; n > 0)
+    std::memset(page_state(page), 0, n);
+}
+
 SequenceCache::SequenceCache(Cache* cache, std::uint64_t salt) : cache_(cache), salt_(salt) {
   cache_->state_->sequences.push_back(this);
 }
@@ -275,11 +295,15 @@ Status SequenceCache::reserve(int n) {
   if (detach) pool.detach(pages_[tail]);
   if (copy) {
     const PageId own = pool.acquire();
-    std::memcpy(cache_->rows(own, 0), cache_->rows(pages_[tail], 0), cache_->state_->page_bytes);
+    std::memcpy(cache_->rows(own, 0), cache_->rows(pages_[tail], 0), cache_->state_->rows_bytes);
     pool.release(pages_[tail]);
     pages_[tail] = own;
   }
-  while (pages_.size() < wanted) pages_.push_back(pool.acquire());
+  if (detach || copy) cache_->clear_page_state(pages_[tail]);
+  while (pages_.size() < wanted) {
+    pages_.push_back(pool.acquire());
+    cache_->clear_page_state(pages_.back());
+  }
   return {};
 }
 
@@ -319,6 +343,9 @@ void SequenceCache::truncate(int new_length) {
     cache_->state_->pool.release(pages_.back());
     pages_.pop_back();
   }
+  const bool reopens = new_length % kPageSize != 0 && length_ / kPageSize > new_length / kPageSize;
+  if (reopens && !cache_->state_->pool.in_tree(pages_.back()))
+    cache_->clear_page_state(pages_.back());
   tokens_.resize(static_cast<std::size_t>(new_length));
   length_ = new_length;
 }

@@ -15,13 +15,17 @@ namespace glint {
 
 inline constexpr int kPageSize = 64;  // tokens
 
-// A group of layers that store one row per token. [layers][row_bytes] per token.
+// A group of layers that store one row per token, [layers][row_bytes], and what is kept once a
+// page.
 struct CacheSpec {
   std::string name;  // "mla_latent", "kv_heads"
   int num_layers = 0;
-  std::size_t row_bytes = 0;  // one token of one layer
+  std::size_t row_bytes = 0;         // one token of one layer
+  std::size_t page_state_bytes = 0;  // beside the rows of a page: what holds at its last token
   std::size_t bytes_per_token() const { return static_cast<std::size_t>(num_layers) * row_bytes; }
-  std::size_t bytes_per_page() const { return bytes_per_token() * kPageSize; }
+  // Rounded so that the rows of the next page start at a cache line when these do.
+  std::size_t page_state_stride() const { return (page_state_bytes + 63) / 64 * 64; }
+  std::size_t bytes_per_page() const { return bytes_per_token() * kPageSize + page_state_stride(); }
 };
 
 using PageId = std::int32_t;
@@ -112,10 +116,17 @@ class Cache {
   // model's affair: token by token, or head by head (layers/gqa.h).
   std::byte* rows(PageId page, int layer);
   const std::byte* rows(PageId page, int layer) const;
+  // spec().page_state_bytes that live and are found again with the page. They tell of its last
+  // token, so they are zeros on a page handed out to be written, be it fresh or a full one that
+  // truncation reopened; whoever has something to say writes them before the commit that fills the
+  // page. That commit may put an equal page of the prefix tree, with its state, in ours' place.
+  std::byte* page_state(PageId page);
+  const std::byte* page_state(PageId page) const;
 
  private:
   friend class SequenceCache;
   struct State;
+  void clear_page_state(PageId page);
   std::vector<PageId> find_prefix(std::span<const std::int32_t> tokens, std::uint64_t salt) const;
   explicit Cache(std::unique_ptr<State> state);
   static Result<std::unique_ptr<State>> make_state(CacheSpec spec, std::size_t num_pages,

@@ -58,7 +58,7 @@ struct Attend {
       }
       scores<R>(a, q, q_stride, most, weights);
       for (int r = 0; r < R; ++r) {
-        softmax_part(weights + r * kAttendSpan, visible[r], a.scale, a.max + row + r,
+        softmax_part(weights + r * kAttendSpan, a.first_key, visible[r], a.scale, a.max + row + r,
                      a.sum + row + r);
       }
       float* out = a.out + static_cast<std::size_t>(row) * a.out_stride;
@@ -104,14 +104,17 @@ struct Attend {
     return pages[key / kPageKeys] + static_cast<std::size_t>(key % kPageKeys) * stride;
   }
 
-  // Turns `keys` scores into e^(scale score - max), with zeros up to a whole register.
-  static void softmax_part(float* scores, int keys, float scale, float* max, float* sum) {
+  // Turns scores [first, keys) into e^(scale score - max), with zeros before them and up to a whole
+  // register.
+  static void softmax_part(float* scores, int first, int keys, float scale, float* max,
+                           float* sum) {
     *max = -kInfinity;
     *sum = 0;
-    if (keys == 0) return;
+    if (keys <= first) return;
     const Reg factor = V::set1(scale);
     for (int i = 0; i < keys; i += V::kLanes)
       V::store(scores + i, V::mul(V::load(scores + i), factor));
+    for (int i = 0; i < first; ++i) scores[i] = -kInfinity;
     for (int i = keys; i % V::kLanes != 0; ++i) scores[i] = -kInfinity;
     Reg maxima = V::set1(-kInfinity);
     for (int i = 0; i < keys; i += V::kLanes) maxima = V::max(V::load(scores + i), maxima);
@@ -138,7 +141,8 @@ struct Attend {
     alignas(64) float sums[R * kRowFloats] = {};
     int common = visible[0];
     for (int r = 1; r < R; ++r) common = visible[r] < common ? visible[r] : common;
-    add_values<R, S>(a, weights, 0, common, first, width, sums);
+    common = common < a.first_key ? a.first_key : common;
+    add_values<R, S>(a, weights, a.first_key, common, first, width, sums);
     for (int r = 0; r < R; ++r) {
       float* row_sums = sums + r * kRowFloats;
       if (visible[r] > common) {

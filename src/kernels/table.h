@@ -106,8 +106,9 @@ struct AttendArgs {
   std::size_t q_stride = 0;
   int rows = 0;
   const std::int32_t* visible =
-      nullptr;       // [rows]: row r sees keys [0, visible[r]) of this span; may be 0
-  int num_keys = 0;  // max of visible; keys beyond it are never read as values
+      nullptr;        // [rows]: row r sees keys [0, visible[r]) of this span; may be 0
+  int num_keys = 0;   // max of visible; keys beyond it are never read as values
+  int first_key = 0;  // keys [0, first_key) of the span are seen by no row nor read as values
   const std::byte* const* k_pages =
       nullptr;               // one pointer per 64 keys; a page's 64 rows are always readable memory
   std::size_t k_stride = 0;  // bytes between keys of a page

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "base/result.h"
 #include "cache/cache.h"
@@ -57,11 +58,11 @@ struct ModelInfo {
     bool derived;
   };
   std::vector<HeadDim> head_dims;
-  int mtp_layers = 0;        // declared by the config
+  int mtp_layers = 0;        // declared by the config; the first is the draft layer
   bool mtp_present = false;  // its tensors are in the checkpoint
   std::uint64_t total_parameters = 0;
   std::uint64_t active_parameters = 0;  // per decoded token, embedding row not counted
-  std::uint64_t mtp_parameters = 0;
+  std::uint64_t mtp_parameters = 0;     // in the checkpoint, copies of embedding and head included
   std::uint64_t weight_bytes = 0;  // of the tensors the model reads (MTP off), 0 without weights
   std::uint64_t active_weight_bytes = 0;  // read per decoded token at batch 1
   std::string weight_format;              // "bf16"
@@ -70,6 +71,14 @@ struct ModelInfo {
   int experts_per_token = 0;
   bool tied_embedding = false;  // the embedding is the head too
   CacheSpec cache;              // as Model::cache_spec() of a model loaded with bf16 compute
+  // What the draft layer adds; zeros where the checkpoint has none.
+  struct Draft {
+    std::uint64_t weight_bytes = 0;  // of its tensors but for the next ones
+    // Of its own embedding and head, which are loaded only where they differ from the model's.
+    std::uint64_t copy_bytes = 0;
+    std::uint64_t active_weight_bytes = 0;  // read per drafted token, the head included
+    CacheSpec cache;                        // in place of the above
+  } draft;
   std::vector<std::string> notes;
 };
 
@@ -87,11 +96,16 @@ enum class WeightPlacement { kResident, kMapped };
 // and the embedding are kept.
 enum class WeightQuant { kAsIs, kQ8, kQ4 };
 
+// What becomes of the draft (multi-token prediction) layer. kOff: its tensors are never touched.
+// kIfPresent: it is loaded where the checkpoint has it. kRequired: a model without one is refused.
+enum class DraftLayer { kOff, kIfPresent, kRequired };
+
 struct LoadOptions {
   Compute compute = Compute::kBf16;
   LatentForm latent_form = LatentForm::kByCost;  // kAbsorbed is what --deterministic pins
   WeightPlacement placement = WeightPlacement::kResident;
   WeightQuant quant = WeightQuant::kAsIs;
+  DraftLayer draft = DraftLayer::kOff;
   // Packs low-bit weights into panels (tensor/panel.h) as they are copied; false: they are read as
   // rows of blocks and packed by every product, which is slower, but needs no copy with kMapped.
   bool repack = true;
@@ -113,6 +127,7 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelInfo& info() const = 0;
+  // With a draft layer its rows are the last layer's, and pages have a state that is the engine's.
   virtual CacheSpec cache_spec() const = 0;
   // Computes the batch, writes its rows to `cache`, and puts float32 logits [logit_rows,
   // vocab_size] into `logits`.
@@ -121,6 +136,15 @@ class Model {
   // The same, calling `probe` with "embed", "layerI.attn", "layerI.mlp", "layerI.out", "norm", ...
   virtual void forward_probed(Exec& exec, Cache& cache, const Batch& batch, std::span<float> logits,
                               const Probe& probe) const = 0;
+
+  // Whether a draft layer was loaded.
+  virtual bool can_draft() const { return false; }
+  // One pass of it: writes its rows to `cache`, and float32 logits [logit_rows, vocab_size]. Aborts
+  // unless can_draft().
+  virtual void draft(Exec& /*exec*/, Cache& /*cache*/, const DraftBatch& /*batch*/,
+                     std::span<float> /*logits*/) const {
+    GLINT_CHECK(can_draft());
+  }
 };
 
 }  // namespace glint

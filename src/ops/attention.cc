@@ -100,6 +100,7 @@ void attend_span(const AttendKernels& kernels, const Block& block, int span,
   const AttentionJob& job = *block.job;
   AttendArgs args;
   args.q = scratch.q;
+  args.first_key = std::clamp(job.first_key - span * kAttendSpan, 0, kAttendSpan);
   args.q_stride = static_cast<std::size_t>(job.dk);
   args.rows = block.rows();
   args.visible = scratch.visible;
@@ -156,7 +157,7 @@ void attend(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
     return std::max(1, kRowsPerTask / job.rows_per_query);
   };
   for (const AttentionJob& job : jobs) {
-    GLINT_CHECK(job.dk == dk && job.dv == dv);
+    GLINT_CHECK(job.dk == dk && job.dv == dv && job.first_key <= job.start);
     num_blocks += static_cast<std::size_t>(ceil_div(job.num_queries, queries_per_block(job)));
     max_rows =
         std::max(max_rows, std::min(queries_per_block(job), job.num_queries) * job.rows_per_query);

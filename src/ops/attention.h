@@ -26,7 +26,8 @@ struct AttentionJob {
   std::size_t q_stride = 0;      // elements between queries
   int num_queries = 0;
   int rows_per_query = 0;
-  int start = 0;  // position of query 0: it sees keys [0, start]
+  int start = 0;      // position of query 0: it sees keys [first_key, start]
+  int first_key = 0;  // at most start; what lies before it may hold anything
   KeyValuePages kv;
   int dk = 0, dv = 0;
   float scale = 0;

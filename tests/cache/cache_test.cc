@@ -111,6 +111,68 @@ TEST(Cache, rows_of_layers_and_pages_do_not_overlap) {
   }
 }
 
+TEST(CacheSpec, a_page_state_is_counted_by_page_only) {
+  const CacheSpec spec{.name = "x", .num_layers = 2, .row_bytes = 32, .page_state_bytes = 65};
+  EXPECT_EQ(spec.bytes_per_token(), 64u);
+  EXPECT_EQ(spec.bytes_per_page(), 64u * 64 + 128);
+}
+
+TEST(Cache, a_page_state_lies_beside_its_rows) {
+  Cache cache({"x", 3, 24, 20}, 3, true);
+  for (PageId page = 0; page < 3; ++page) {
+    EXPECT_EQ(cache.rows(page, 2) + 64 * 24, cache.page_state(page));
+    EXPECT_EQ(cache.page_state(page) - cache.page_state(0), page * (3 * 64 * 24 + 64));
+  }
+}
+
+// The number that a page's state begins with.
+std::int32_t& state_of(Cache& cache, PageId page) {
+  return *reinterpret_cast<std::int32_t*>(cache.page_state(page));
+}
+
+TEST(Cache, a_page_is_found_again_with_its_state_and_lost_with_it) {
+  Cache cache({"x", 1, 4, 8}, 3, true);
+  const auto tokens = iota_tokens(129);
+  {
+    auto sequence = cache.start(tokens);
+    for (int page = 0; page < 2; ++page) {
+      ASSERT_TRUE(sequence.reserve(64).has_value());
+      EXPECT_EQ(state_of(cache, sequence.pages().back()), 0);
+      state_of(cache, sequence.pages().back()) = 70 + page;
+      sequence.commit(std::span(tokens).subspan(static_cast<std::size_t>(64 * page), 64));
+    }
+  }
+  {
+    auto again = cache.start(tokens);
+    ASSERT_EQ(again.length(), 128);
+    EXPECT_EQ(state_of(cache, again.pages()[0]), 70);
+    EXPECT_EQ(state_of(cache, again.pages()[1]), 71);
+  }
+  auto other = cache.start({});
+  ASSERT_TRUE(other.reserve(3 * kPageSize).has_value());
+  for (const PageId page : other.pages()) EXPECT_EQ(state_of(cache, page), 0);
+}
+
+// Its last token is gone, and with it what the state told of.
+TEST(Cache, a_page_that_truncation_reopens_has_no_state) {
+  for (const auto& [reuse, shared] : {std::pair{false, false}, {true, false}, {true, true}}) {
+    Cache cache({"x", 1, 4, 8}, 4, reuse);
+    const auto tokens = iota_tokens(70);
+    auto sequence = cache.start({});
+    ASSERT_TRUE(sequence.reserve(64).has_value());
+    state_of(cache, sequence.pages()[0]) = 7;
+    sequence.commit(std::span(tokens).first(64));
+    SequenceCache sharer;
+    if (shared) sharer = cache.start(tokens);
+    sequence.truncate(60);
+    ASSERT_TRUE(sequence.reserve(4).has_value());
+    EXPECT_EQ(state_of(cache, sequence.pages()[0]), 0);
+    if (shared) {
+      EXPECT_EQ(state_of(cache, sharer.pages()[0]), 7);
+    }
+  }
+}
+
 TEST(SequenceCache, reserve_makes_room_and_commit_raises_length) {
   Cache cache(small_spec(), 4, true);
   auto sequence = cache.start(iota_tokens(10));

@@ -46,6 +46,7 @@ struct Case {
   int dk = 0;
   int dv = 0;
   float scale = 0;
+  int first_key = 0;
 };
 
 class AttendTest : public KernelTest {
@@ -66,6 +67,7 @@ class AttendTest : public KernelTest {
     a.rows = rows;
     a.visible = visible.data() + first;
     a.num_keys = *std::max_element(visible.begin() + first, visible.begin() + first + rows);
+    a.first_key = c.first_key;
     a.k_pages = keys.pointers();
     a.k_stride = keys.stride();
     a.v_pages = values.pointers();
@@ -100,7 +102,7 @@ void AttendTest::expect_close(const Case& c, const StoredMatrix& q,
   const double weight_epsilon = GetParam() == Isa::kAmx && c.is_bf16 ? kBf16Epsilon : 0;
   for (std::size_t row = 0; row < visible.size(); ++row) {
     const int n = visible[row];
-    if (n == 0) {
+    if (n <= c.first_key) {
       ASSERT_EQ(got.max[row], -kInf);
       ASSERT_EQ(got.sum[row], 0.0f);
       for (int i = 0; i < c.dv; ++i)
@@ -111,7 +113,7 @@ void AttendTest::expect_close(const Case& c, const StoredMatrix& q,
     std::vector<double> score(static_cast<std::size_t>(n));
     double max = -std::numeric_limits<double>::infinity();
     double score_error = 0;
-    for (int key = 0; key < n; ++key) {
+    for (int key = c.first_key; key < n; ++key) {
       double dot = 0;
       double magnitude = 0;
       for (int i = 0; i < c.dk; ++i) {
@@ -130,7 +132,7 @@ void AttendTest::expect_close(const Case& c, const StoredMatrix& q,
     std::vector<double> out(static_cast<std::size_t>(c.dv));
     std::vector<double> magnitude(static_cast<std::size_t>(c.dv));
     double spread = 0;
-    for (int key = 0; key < n; ++key) {
+    for (int key = c.first_key; key < n; ++key) {
       const double exponent =
           score[static_cast<std::size_t>(key)] - static_cast<double>(got.max[row]);
       spread = std::max(spread, -exponent);
@@ -285,6 +287,39 @@ TEST_P(AttendTest, what_a_row_does_not_see_does_not_reach_it) {
         EXPECT_EQ(before.out[row * 64 + i], after.out[row * 64 + i]) << row;
     }
     EXPECT_NE(before.out[64], after.out[64]);
+  }
+}
+
+TEST_P(AttendTest, keys_before_the_first_are_seen_by_nobody_whatever_they_hold) {
+  Random random(18);
+  for (const bool is_bf16 : {true, false}) {
+    for (const int first_key : {1, 2, 15, 16, 17, 33, 64, 70, 199, 200}) {
+      for (Case c : {Case{is_bf16, 576, 512, 0.0625f}, Case{is_bf16, 40, 24, 0.5f}}) {
+        c.first_key = first_key;
+        const int rows = 21, num_keys = 200;
+        const StoredMatrix q = StoredMatrix::random(random, rows, c.dk, is_bf16);
+        Pages keys(random, num_keys, c.dk, is_bf16, 0);
+        Pages values(random, num_keys, c.dv, is_bf16, 0);
+        for (int key = 0; key < first_key; ++key) {
+          for (int i = 0; i < c.dk; ++i) keys.set(key, i, kNan);
+          for (int i = 0; i < c.dv; ++i) values.set(key, i, kNan);
+        }
+        std::vector<std::int32_t> visible(static_cast<std::size_t>(rows));
+        for (std::int32_t& n : visible) n = random.below(num_keys + 1);
+        visible[0] = first_key;
+        visible[3] = 0;
+        visible[20] = num_keys;
+        SCOPED_TRACE(testing::Message()
+                     << (is_bf16 ? "bf16" : "f32") << " dk " << c.dk << " first key " << first_key);
+        const Partial all = attend(c, q, 0, rows, visible, keys, values);
+        ASSERT_NO_FATAL_FAILURE(expect_close(c, q, visible, keys, values, all));
+        for (int row = 0; row < rows; row += 3) {
+          ASSERT_NO_FATAL_FAILURE(expect_same(attend(c, q, row, 1, visible, keys, values), all,
+                                              static_cast<std::size_t>(row), 1,
+                                              static_cast<std::size_t>(c.dv)));
+        }
+      }
+    }
   }
 }
 

@@ -2,7 +2,9 @@
 // shapes, several spans.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -175,10 +177,10 @@ struct Paged {
     return pages[static_cast<std::size_t>(position / kAttendPage)]
                 [static_cast<std::size_t>(position % kAttendPage * kDk + column)];
   }
-  std::vector<double> naive(int query, int head) const {
+  std::vector<double> naive(int query, int head, int first_key = 0) const {
     std::vector<double> score(static_cast<std::size_t>(query) + 1), out(kDv, 0.0);
     double top = -1e300, sum = 0;
-    for (int p = 0; p <= query; ++p) {
+    for (int p = first_key; p <= query; ++p) {
       double s = 0;
       for (int i = 0; i < kDk; ++i) {
         s += static_cast<double>(q[static_cast<std::size_t>((query * kHeads + head) * kDk + i)]) *
@@ -187,8 +189,11 @@ struct Paged {
       score[static_cast<std::size_t>(p)] = s * 0.3;
       top = std::max(top, s * 0.3);
     }
-    for (double& s : score) sum += (s = std::exp(s - top));
-    for (int p = 0; p <= query; ++p) {
+    for (int p = first_key; p <= query; ++p) {
+      double& s = score[static_cast<std::size_t>(p)];
+      sum += (s = std::exp(s - top));
+    }
+    for (int p = first_key; p <= query; ++p) {
       for (int i = 0; i < kDv; ++i) {
         out[static_cast<std::size_t>(i)] +=
             score[static_cast<std::size_t>(p)] / sum * static_cast<double>(key(p, i));
@@ -211,6 +216,30 @@ TEST_P(Ops, attention_over_several_spans_equals_a_naive_loop) {
         EXPECT_NEAR(out[static_cast<std::size_t>((query * Paged::kHeads + head) * Paged::kDv + i)],
                     want[static_cast<std::size_t>(i)], 2e-6)
             << "query " << query << " head " << head;
+      }
+    }
+  }
+}
+
+TEST_P(Ops, attention_leaves_out_what_lies_before_the_first_key) {
+  Paged paged;
+  for (const int first_key : {1, 70, 256, 300}) {
+    std::fill_n(paged.pages[0].begin(), Paged::kDk, std::numeric_limits<float>::quiet_NaN());
+    for (const int chunk : {1, 9, 200}) {
+      std::vector<float> out(Paged::kKeys * Paged::kHeads * Paged::kDv);
+      Machine machine(GetParam(), 2);
+      for (int first = first_key; first < Paged::kKeys; first += chunk) {
+        AttentionJob job = paged.job(first, std::min(chunk, Paged::kKeys - first), out.data());
+        job.first_key = first_key;
+        attend(machine.exec, machine.exec.kernels.attend_f32, sizeof(float), {&job, 1});
+      }
+      for (const int query : {first_key, first_key + 1, 513, 599}) {
+        const auto want = paged.naive(query, 1, first_key);
+        for (int i = 0; i < Paged::kDv; ++i) {
+          EXPECT_NEAR(out[static_cast<std::size_t>((query * Paged::kHeads + 1) * Paged::kDv + i)],
+                      want[static_cast<std::size_t>(i)], 2e-6)
+              << "query " << query << " first key " << first_key << " chunk " << chunk;
+        }
       }
     }
   }

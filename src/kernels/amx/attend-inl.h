@@ -88,7 +88,8 @@ struct TileAttend {
     }
   }
 
-  // Rows of values, two keys interleaved; keys from num_keys on count as zero. One tile of 32 keys
+  // Rows of values, two keys interleaved; keys before first_key and from num_keys on count as zero.
+  // One tile of 32 keys
   // after the other, so that its rows stay in the first-level cache while all their columns are
   // taken, and the rows of the next tile are asked for meanwhile: memory is what a decode waits
   // for.
@@ -99,7 +100,8 @@ struct TileAttend {
       const std::byte* row[kTileK];
       for (int i = 0; i < kTileK; ++i) {
         const int key = tile * kTileK + i;
-        row[i] = key < args.num_keys ? key_row(args.v_pages, args.v_stride, key) : nullptr;
+        const bool seen = key >= args.first_key && key < args.num_keys;
+        row[i] = seen ? key_row(args.v_pages, args.v_stride, key) : nullptr;
       }
       const int next = (tile + 1) * kTileK;
       const std::byte* ahead =
@@ -179,6 +181,12 @@ struct TileAttend {
     return _mm512_scalef_ps(p, n);
   }
 
+  // The lanes that see `key`.
+  static __mmask16 seen_by(const AttendArgs& args, __m512i visible, int key) {
+    const auto any = static_cast<__mmask16>(key >= args.first_key ? 0xffff : 0);
+    return _mm512_mask_cmpgt_epi32_mask(any, visible, _mm512_set1_epi32(key));
+  }
+
   // Softmax down the keys, a query row per lane; weights become tiles of [16 rows][32 keys].
   static void weigh(const AttendArgs& args, const float* scores, std::byte* weights, int first,
                     int num_keys) {
@@ -191,7 +199,7 @@ struct TileAttend {
     for (int key = 0; key < keys; key += 4) {
       GLINT_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const __mmask16 seen = _mm512_cmpgt_epi32_mask(visible, _mm512_set1_epi32(key + i));
+        const __mmask16 seen = seen_by(args, visible, key + i);
         max[i] = _mm512_mask_max_ps(max[i], seen, _mm512_load_ps(scores + (key + i) * 16), max[i]);
       }
     }
@@ -208,7 +216,7 @@ struct TileAttend {
         GLINT_UNROLL
         for (int i = 0; i < 4; ++i) {
           const int key = tile * kTileK + 2 * pair + i;
-          const __mmask16 seen = _mm512_cmpgt_epi32_mask(visible, _mm512_set1_epi32(key));
+          const __mmask16 seen = seen_by(args, visible, key);
           const __m512 x = _mm512_fmsub_ps(_mm512_load_ps(scores + key * 16), c, shift);
           p[i] = _mm512_maskz_mov_ps(seen, exp2(x));
           sum[i] = _mm512_add_ps(sum[i], p[i]);

@@ -121,17 +121,17 @@ struct Attend {
 
       float p[kAttendSpan];
       float max = -std::numeric_limits<float>::infinity();
-      for (int key = 0; key < visible; ++key) {
+      for (int key = a.first_key; key < visible; ++key) {
         p[key] = a.scale * dot(q, row_of(a.k_pages, a.k_stride, key), a.dk);
         max = std::max(max, p[key]);
       }
       float sum = 0;
-      for (int key = 0; key < visible; ++key) {
+      for (int key = a.first_key; key < visible; ++key) {
         p[key] = std::exp(p[key] - max);
         sum += p[key];
       }
       std::fill_n(out, a.dv, 0.0f);
-      for (int key = 0; key < visible; ++key) {
+      for (int key = a.first_key; key < visible; ++key) {
         const T* v = row_of(a.v_pages, a.v_stride, key);
         for (int i = 0; i < a.dv; ++i) out[i] += p[key] * load(v + i);
       }
