@@ -15,6 +15,7 @@
 
 #include "base/aligned.h"
 #include "kernels/table.h"
+#include "tensor/panel.h"
 
 namespace glint {
 namespace {
@@ -50,7 +51,7 @@ void read_memory(benchmark::State& state, const AlignedBuffer& memory) {
 
 struct Product {
   MatmulKernels KernelTable::* kernels = nullptr;
-  bool bf16_weights = true;
+  DType weights = DType::kBf16;  // a block type: as panels
   int rows = 1;
   int k = 0;
   int n = 0;
@@ -60,8 +61,12 @@ struct Product {
 void matmul(benchmark::State& state, Isa isa, const Product& p, const AlignedBuffer& weights) {
   const KernelTable& table = kernel_table(isa);
   const MatmulKernels& kernels = table.*p.kernels;
-  const std::size_t stride = static_cast<std::size_t>(p.k) * (p.bf16_weights ? 2 : 4);
-  const std::size_t matrix_bytes = stride * static_cast<std::size_t>(p.n);
+  const bool low_bit = is_block_type(p.weights);
+  const auto k = static_cast<std::size_t>(p.k);
+  const std::size_t stride =
+      low_bit ? panel_format(p.weights).panel_bytes(k) : k * dtype_bytes(p.weights);
+  const std::size_t matrix_bytes =
+      stride * static_cast<std::size_t>(low_bit ? p.n / kPanelRows : p.n);
   const std::size_t matrices = p.from_memory ? weights.size() / matrix_bytes : 1;
   const AlignedBuffer x =
       fill(static_cast<std::size_t>(p.rows) * static_cast<std::size_t>(p.k) * 4);
@@ -74,6 +79,12 @@ void matmul(benchmark::State& state, Isa isa, const Product& p, const AlignedBuf
   a.rows = p.rows;
   a.k = p.k;
   a.w_stride = stride;
+  const std::vector<float> scales(k / 128 * static_cast<std::size_t>((p.n + 127) / 128), 0.01f);
+  a.grid = {scales.data(), 128, 128, k / 128};
+  if (low_bit) {
+    a.source.product =
+        table.panel_int8[static_cast<int>(p.weights) - static_cast<int>(kFirstBlockType)];
+  }
   a.n1 = p.n;
   a.y = y.as<float>();
   a.y_stride = static_cast<std::size_t>(p.n);
@@ -143,17 +154,32 @@ void register_isa(Isa isa, const AlignedBuffer& weights) {
         (what + "/" + name).c_str(),
         [isa, p, &weights](benchmark::State& state) { matmul(state, isa, p, weights); });
   };
-  add("one_row_bf16_2048x1536_in_cache", {&KernelTable::bf16, true, 1, 2048, 1536, false});
-  add("one_row_bf16_2048x1536_from_memory", {&KernelTable::bf16, true, 1, 2048, 1536, true});
-  add("one_row_bf16_1536x2048_from_memory", {&KernelTable::bf16, true, 1, 1536, 2048, true});
-  add("one_row_bf16_2048x154880_from_memory", {&KernelTable::bf16, true, 1, 2048, 154880, true});
-  add("one_row_f32_2048x1536_from_memory", {&KernelTable::f32, false, 1, 2048, 1536, true});
+  add("one_row_bf16_2048x1536_in_cache", {&KernelTable::bf16, DType::kBf16, 1, 2048, 1536, false});
+  add("one_row_bf16_2048x1536_from_memory",
+      {&KernelTable::bf16, DType::kBf16, 1, 2048, 1536, true});
+  add("one_row_bf16_1536x2048_from_memory",
+      {&KernelTable::bf16, DType::kBf16, 1, 1536, 2048, true});
+  add("one_row_bf16_2048x154880_from_memory",
+      {&KernelTable::bf16, DType::kBf16, 1, 2048, 154880, true});
+  add("one_row_f32_2048x1536_from_memory", {&KernelTable::f32, DType::kF32, 1, 2048, 1536, true});
+  constexpr DType kStored[] = {DType::kBf16,   DType::kF8E4M3, DType::kInt4B, DType::kUint4H,
+                               DType::kUint4F, DType::kInt8B,  DType::kNVFP4, DType::kQ4_0};
+  for (const DType type : kStored) {
+    const std::string what = std::string(dtype_name(type)) + "_2048x4096";
+    const auto kernels = type == DType::kBf16     ? &KernelTable::bf16
+                         : type == DType::kF8E4M3 ? &KernelTable::f8
+                                                  : &KernelTable::int8;
+    add("stored_1_" + what, {kernels, type, 1, 2048, 4096, true});
+    for (const int rows : {2, 4, 8, 16, 32, 512})
+      add("stored_" + std::to_string(rows) + "_" + what,
+          {kernels, type, rows, 2048, 4096, rows < 64});
+  }
   for (const int rows : {2, 4, 8, 16, 64, 512}) {
     add("rows_" + std::to_string(rows) + "_bf16_2048x1536",
-        {&KernelTable::bf16, true, rows, 2048, 1536, false});
+        {&KernelTable::bf16, DType::kBf16, rows, 2048, 1536, false});
   }
-  add("rows_64_bf16_f32_2048x1536", {&KernelTable::bf16_f32, true, 64, 2048, 1536, false});
-  add("rows_64_f32_2048x1536", {&KernelTable::f32, false, 64, 2048, 1536, false});
+  add("rows_64_bf16_f32_2048x1536", {&KernelTable::bf16_f32, DType::kBf16, 64, 2048, 1536, false});
+  add("rows_64_f32_2048x1536", {&KernelTable::f32, DType::kF32, 64, 2048, 1536, false});
   for (const bool is_bf16 : {true, false}) {
     const std::string type = is_bf16 ? "bf16" : "f32";
     benchmark::RegisterBenchmark(

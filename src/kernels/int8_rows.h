@@ -10,7 +10,7 @@
 // The product of a row with a weight row adds up in this order, in float32:
 //   for each kInt8Group columns g:  part = 0
 //     for each weight group h of g (one, or two of 16):
-//       part = fma(float(sum over h of q (c - zero)), S_h, part)
+//       part = fma(float(sum over h of q (c - zero_h)), S_h, part)
 //       if the weights have minima: part = fma(float(sum over h of q), M_h, part)
 //   total = fma(part, scale[g], total)
 // where with a table the first sum is that of q table[c].

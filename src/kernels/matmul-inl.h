@@ -125,7 +125,7 @@ struct Matmul {
     const std::size_t z_stride = row_stride(a.n_total);
     for (int n = a.n0; n < a.n1; n += kColumnBlock) {
       const int columns = a.n1 - n < kColumnBlock ? a.n1 - n : kColumnBlock;
-      const std::size_t w_offset = static_cast<std::size_t>(n) * a.w_stride;
+      const std::size_t w_offset = static_cast<std::size_t>(n - a.w_first) * a.w_stride;
       for (int row = 0; row < a.rows;) {
         const int rows = next_rows(a.rows - row, kTileRows);
         const Packed* x =
@@ -137,7 +137,7 @@ struct Matmul {
                                     static_cast<float*>(up));
         for (int r = 0; r < rows; ++r, z += z_stride) {
           float* values = gate + r * kColumnBlock;
-          gate_values<V>(values, up + r * kColumnBlock, columns);
+          gate_values<V>(a, values, up + r * kColumnBlock, columns);
           F::pack_row(values, columns, z);
         }
         row += rows;

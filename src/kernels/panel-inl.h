@@ -164,10 +164,10 @@ struct PanelMatmul {
  private:
   static int least(int a, int b) { return a < b ? a : b; }
 
-  // Bytes that hold a panel of any format: the widest, kQ8_0, has sixteen codes and a sixteenth of
-  // a scale for each column of k.
+  // Bytes that hold a panel of any format: for each column of k the widest, kUint8F, has sixteen
+  // codes and a 32nd of sixteen scales and zeros.
   static std::size_t panel_bound(int k) {
-    return (static_cast<std::size_t>(k) * 17 + 127) / 64 * 64;
+    return (static_cast<std::size_t>(k) * 19 + 127) / 64 * 64;
   }
 
   struct Scratch {
@@ -228,7 +228,7 @@ struct PanelMatmul {
       p.out = scratch.out;
       a.up_source.product(p);
       for (int r = 0; r < rows; ++r)
-        gate_values<V>(scratch.gate_of(c) + r * kPanelRows, scratch.out + r * kPanelRows, count);
+        gate_values<V>(a, scratch.gate_of(c) + r * kPanelRows, scratch.out + r * kPanelRows, count);
     }
   }
 };

@@ -13,6 +13,7 @@
 #include "kernels/isa.h"
 #include "tensor/dtype.h"
 #include "tensor/panel.h"
+#include "tensor/scale_grid.h"
 
 namespace glint {
 
@@ -55,6 +56,8 @@ struct MatmulArgs {
   const std::byte* w = nullptr;          // row 0; row n is w + n * w_stride; any alignment
   std::size_t w_stride = 0;              // bytes; between panels where w holds panels
   PanelSource source;                    // of low-bit weights
+  ScaleGrid grid;                        // of e4m3; its row 0 is row 0 of w
+  float factor = 1.0f;                   // multiplies every product, before row_scale
   int n0 = 0, n1 = 0;                    // n0 a multiple of kColumnBlock
   float* y = nullptr;                    // y[y_rows ? y_rows[r] : r][n] at y + row * y_stride + n
   std::size_t y_stride = 0;              // floats
@@ -75,8 +78,13 @@ struct GateUpArgs {
   const std::byte* w_up = nullptr;
   std::size_t w_stride = 0;     // of w_gate
   std::size_t w_up_stride = 0;  // of w_up
+  // The column that row 0 of w_gate and w_up belongs to, at most n0; 0 but where rows of float
+  // weights were made on the way.
+  int w_first = 0;
   PanelSource gate_source, up_source;
-  int n0 = 0, n1 = 0;  // multiples of hidden_block, unless n1 is n_total
+  ScaleGrid gate_grid, up_grid;
+  float gate_factor = 1.0f, up_factor = 1.0f;  // multiply every product
+  int n0 = 0, n1 = 0;                          // multiples of hidden_block, unless n1 is n_total
   int n_total = 0;
   void* z = nullptr;  // packed, rows x n_total
   std::byte* scratch = nullptr;
@@ -136,6 +144,8 @@ struct KernelTable {
   MatmulKernels f32;       // float32 weights and activations
   MatmulKernels f16;       // float16 weights, activations rounded to bf16
   MatmulKernels f16_f32;   // float16 weights, float32 activations
+  MatmulKernels f8;        // e4m3 weights times their scales, rounded to bf16, then as bf16
+  MatmulKernels f8_f32;    // the same not rounded, then as f32
 
   // Low-bit weights. Activations are rounded to int8 in blocks of kInt8Block (int8_rows.h), whose
   // products with codes are whole numbers: every table gives the same bits.

@@ -125,6 +125,10 @@ void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
     args.w_up_stride = mlp.up.stride();
     args.gate_source = panel_source(exec.kernels, *p.kernels, mlp.gate);
     args.up_source = panel_source(exec.kernels, *p.kernels, mlp.up);
+    args.gate_grid = mlp.gate.grid();
+    args.up_grid = mlp.up.grid();
+    args.gate_factor = mlp.gate.factor();
+    args.up_factor = mlp.up.factor();
     args.n0 = column;
     args.n1 = std::min(column + p.column_block, p.f);
     args.n_total = p.f;
@@ -155,9 +159,7 @@ void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
     for (std::size_t g = 0; g < count; ++g) {
       const Prepared& p = prepared[g];
       args.k = p.f;
-      args.w = p.group->mlp->down.data();
-      args.w_stride = p.group->mlp->down.stride();
-      args.source = panel_source(exec.kernels, *p.down, p.group->mlp->down);
+      set_weight(exec.kernels, *p.down, p.group->mlp->down, args);
       args.accumulate = g > 0 || !first_writes_all;
       const int block = rows_per_task(p.rows, p.f);
       for (int row = 0; row < p.rows; row += block) {

@@ -37,9 +37,10 @@ std::string kernel_name(Isa isa, DType type, Compute compute) {
     return compute == Compute::kF32 ? "widened, " + float_name(by_avx2 ? Isa::kAvx2 : isa)
                                     : int8_name(isa);
   }
-  if (type == DType::kBf16 && compute == Compute::kBf16) {
-    if (isa == Isa::kAmx) return "bf16 tiles (AMX)";
-    if (isa == Isa::kAvx512Bf16) return "bf16 pairs (AVX-512)";
+  if (compute == Compute::kBf16 && (type == DType::kBf16 || type == DType::kF8E4M3)) {
+    const std::string widened = type == DType::kBf16 ? "" : "widened to bf16, ";
+    if (isa == Isa::kAmx) return widened + "bf16 tiles (AMX)";
+    if (isa == Isa::kAvx512Bf16) return widened + "bf16 pairs (AVX-512)";
   }
   return (type == DType::kF32 ? "" : "widened, ") + float_name(isa);
 }

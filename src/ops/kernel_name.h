@@ -11,7 +11,7 @@
 namespace glint {
 
 // For a weight whose elements in memory are of `type`: "int8 tiles (AMX), VNNI below 12 rows".
-// kF32, kBf16, kF16 and block types only.
+// kF32, kBf16, kF16, kF8E4M3 and block types only.
 std::string kernel_name(Isa isa, DType type, Compute compute);
 
 }  // namespace glint

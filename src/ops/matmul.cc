@@ -39,6 +39,8 @@ const MatmulKernels& matmul_kernels(const KernelTable& table, QuantFormat format
       return wide ? table.bf16_f32 : table.bf16;
     case QuantFormat::kF16:
       return wide ? table.f16_f32 : table.f16;
+    case QuantFormat::kF8:
+      return wide ? table.f8_f32 : table.f8;
     case QuantFormat::kBlocks:
     case QuantFormat::kPanels:
       return wide ? table.panel_f32 : table.int8;
@@ -55,6 +57,15 @@ PanelSource panel_source(const KernelTable& table, const MatmulKernels& kernels,
   source.product = &kernels == &table.panel_f32 ? table.panel_wide[type] : table.panel_int8[type];
   if (weight.format() == QuantFormat::kBlocks) source.pack = table.pack_panel[type];
   return source;
+}
+
+void set_weight(const KernelTable& table, const MatmulKernels& kernels, const Weight& weight,
+                MatmulArgs& args) {
+  args.w = weight.data();
+  args.w_stride = weight.stride();
+  args.source = panel_source(table, kernels, weight);
+  args.grid = weight.grid();
+  args.factor = weight.factor();
 }
 
 int rows_per_task(int rows, int k) {
@@ -137,9 +148,7 @@ void matmul(Exec& exec, std::span<const MatmulJob> jobs) {
     args.x = job.x.block(row);
     args.rows = std::min(split.rows, job.x.rows - row);
     args.k = job.x.k;
-    args.w = job.weight->data();
-    args.w_stride = job.weight->stride();
-    args.source = panel_source(exec.kernels, *job.x.kernels, *job.weight);
+    set_weight(exec.kernels, *job.x.kernels, *job.weight, args);
     args.n0 = column;
     args.n1 = std::min(column + split.columns, static_cast<int>(job.weight->rows()));
     args.y = job.y + static_cast<std::size_t>(row) * job.y_stride;

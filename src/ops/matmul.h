@@ -17,6 +17,9 @@ enum class Compute { kBf16, kF32 };
 
 // The kernels that multiply a weight of this format.
 const MatmulKernels& matmul_kernels(const KernelTable& table, QuantFormat format, Compute compute);
+// Has `args` read `weight` by `kernels`, which are of this table.
+void set_weight(const KernelTable& table, const MatmulKernels& kernels, const Weight& weight,
+                MatmulArgs& args);
 // How `kernels` of the table read `weight`: empty unless it is of low bits.
 PanelSource panel_source(const KernelTable& table, const MatmulKernels& kernels,
                          const Weight& weight);

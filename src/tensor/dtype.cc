@@ -1,6 +1,7 @@
 #include "tensor/dtype.h"
 
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 
@@ -52,6 +53,14 @@ constexpr DTypeRow kDTypes[] = {
     {DType::kIQ4_XS, "IQ4_XS", 136, 256},
     {DType::kMXFP4, "MXFP4", 17, 32},
     {DType::kNVFP4, "NVFP4", 36, 64},
+    {DType::kInt4B, "INT4", 18, 32},
+    {DType::kInt4F, "INT4_F32", 20, 32},
+    {DType::kUint4B, "UINT4", 20, 32},
+    {DType::kUint4H, "UINT4_F16", 20, 32},
+    {DType::kUint4F, "UINT4_F32", 24, 32},
+    {DType::kInt8B, "INT8", 34, 32},
+    {DType::kInt8F, "INT8_F32", 36, 32},
+    {DType::kUint8F, "UINT8_F32", 40, 32},
 };
 
 constexpr bool rows_follow_the_enumerators() {
@@ -59,7 +68,7 @@ constexpr bool rows_follow_the_enumerators() {
   for (const DTypeRow& row : kDTypes) {
     if (static_cast<int>(row.dtype) != index++) return false;
   }
-  return index == static_cast<int>(DType::kNVFP4) + 1;
+  return index == static_cast<int>(kFirstBlockType) + kNumBlockTypes;
 }
 static_assert(rows_follow_the_enumerators());
 
@@ -88,6 +97,13 @@ std::optional<DType> dtype_from_name(std::string_view name) {
     if (row.name == name && !is_block_type(row.dtype)) return row.dtype;
   }
   return std::nullopt;
+}
+
+float e4m3_to_float(std::uint8_t bits) {
+  if ((bits & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
+  // The same fields in a float16, whose exponent is biased by 8 more.
+  const int half = (bits & 0x80) << 8 | (bits & 0x7f) << 7;
+  return f16_to_float(static_cast<std::uint16_t>(half)) * 0x1p8f;
 }
 
 float f16_to_float(std::uint16_t bits) {

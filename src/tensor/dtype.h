@@ -1,5 +1,6 @@
-// Element types as checkpoints name them, block types as GGUF files name them, and bfloat16
-// arithmetic (g++ 12 has no usable __bf16).
+// Element types as checkpoints name them, block types as GGUF files name them and those that the
+// integer weights of safetensors checkpoints become, and bfloat16 arithmetic (g++ 12 has no usable
+// __bf16).
 #pragma once
 
 #include <bit>
@@ -26,7 +27,7 @@ enum class DType : std::uint8_t {
   kI64,
   kU64,
   kBool,
-  // Blocks of elements that share scales (tensor/ggml_blocks.h), along a row.
+  // Blocks of elements that share scales, along a row: those of GGUF files (tensor/ggml_blocks.h),
   kQ4_0,
   kQ4_1,
   kQ5_0,
@@ -47,11 +48,24 @@ enum class DType : std::uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
-  kNVFP4
+  kNVFP4,
+  // and those of ours (tensor/int_blocks.h), for integers whose scales are float16 (H), bfloat16
+  // (B) or float32 (F).
+  kInt4B,
+  kInt4F,
+  kUint4B,
+  kUint4H,
+  kUint4F,
+  kInt8B,
+  kInt8F,
+  kUint8F
 };
 
 inline constexpr DType kFirstBlockType = DType::kQ4_0;
 inline constexpr int kNumBlockTypes =
+    static_cast<int>(DType::kUint8F) - static_cast<int>(kFirstBlockType) + 1;
+// The first so many of them are GGUF's.
+inline constexpr int kNumGgmlTypes =
     static_cast<int>(DType::kNVFP4) - static_cast<int>(kFirstBlockType) + 1;
 constexpr bool is_block_type(DType dtype) {
   return dtype >= kFirstBlockType;
@@ -64,7 +78,7 @@ struct BlockSize {
   std::size_t elements, bytes;
 };
 BlockSize block_size(DType dtype);
-// "BF16", "Q4_K", as in a safetensors header or as GGUF tools write it.
+// "BF16", "Q4_K", "INT4": as in a safetensors header, as GGUF tools write it, or our own.
 std::string_view dtype_name(DType dtype);
 // A name of a safetensors header: element types only. nullopt: unknown.
 std::optional<DType> dtype_from_name(std::string_view name);
@@ -81,6 +95,10 @@ struct bf16 {
   float to_float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 static_assert(sizeof(bf16) == 2);
+
+// The float of 4 exponent and 3 fraction bits without infinities: 0x7f and 0xff are NaN, 448 is the
+// largest.
+float e4m3_to_float(std::uint8_t bits);
 
 float f16_to_float(std::uint16_t bits);  // IEEE binary16
 // Rounds to nearest even, to infinity from 65520 on; NaN stays NaN (quiet).

@@ -11,7 +11,8 @@
 
 namespace glint {
 
-// `count` blocks of a block type as float32, count * block_size(type).elements values.
+// `count` blocks of any block type (tensor/int_blocks.h too) as float32, count *
+// block_size(type).elements values.
 void decode_blocks(DType type, const std::byte* blocks, std::size_t count, float* out);
 
 // The nearest Q8_0 or Q4_0 blocks of n floats, n a multiple of 32. Q8_0: scale max|x| / 127; Q4_0:

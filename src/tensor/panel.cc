@@ -90,20 +90,22 @@ void put_step(int code_bits, const std::uint8_t* codes, int row, std::byte* step
 
 // Where the bytes of one row at one group are.
 struct ScalePlaces {
-  std::size_t d, dmin, scale, min;
+  std::size_t d, dmin, scale, min, zero;
 };
 
 // Those of row 0, group 0 of a panel of k columns.
 ScalePlaces first_places(const PanelFormat& format, std::size_t k) {
-  return {format.d_at(k), format.dmin_at(k), format.scales_at(k), format.mins_at(k)};
+  return {format.d_at(k), format.dmin_at(k), format.scales_at(k), format.mins_at(k),
+          format.zeros_at(k)};
 }
 
 ScalePlaces scale_places(const PanelFormat& format, const ScalePlaces& start, std::size_t group,
                          std::size_t row) {
   const std::size_t super = group * static_cast<std::size_t>(format.group) / 256;
   const std::size_t d = 2 * (kPanelRows * super + row);
-  const std::size_t at = (format.is_super() ? 1 : 2) * (kPanelRows * group + row);
-  return {start.d + d, start.dmin + d, start.scale + at, start.min + at};
+  const std::size_t lane = kPanelRows * group + row;
+  const std::size_t at = format.scale_bytes() / kPanelRows * lane;
+  return {start.d + d, start.dmin + d, start.scale + at, start.min + at, start.zero + lane};
 }
 
 // Calls move(panel offset, the field of `parts`) for every scale of a block, which is `groups`
@@ -118,6 +120,11 @@ void each_scale(const PanelFormat& format, const ScalePlaces& start, std::size_t
   }
   for (std::size_t g = 0; g < groups; ++g) {
     const ScalePlaces at = scale_places(format, start, first + g, row);
+    if (format.has_zeros) move(at.zero, parts.zero[g]);
+    if (format.scale == PanelScale::kFloat) {
+      move(at.scale, parts.float_scale[g]);
+      continue;
+    }
     if (!format.is_super()) {
       move(at.scale, parts.half_scale[g]);
       if (format.has_min) move(at.min, parts.half_min[g]);
@@ -134,6 +141,7 @@ struct GroupScale {
 };
 
 GroupScale group_scale(const PanelFormat& format, const BlockParts& parts, std::size_t g) {
+  if (format.scale == PanelScale::kFloat) return {parts.float_scale[g], 0.0f};
   if (!format.is_super()) {
     const std::uint16_t bits = parts.half_scale[g];
     return {format.scale == PanelScale::kBf16 ? bf16{bits}.to_float() : f16_to_float(bits),
@@ -191,10 +199,11 @@ void decode_parts(const PanelFormat& format, const BlockParts& parts, float* out
   const auto group = static_cast<std::size_t>(format.group);
   for (std::size_t begin = 0; begin < n; begin += group) {
     const GroupScale s = group_scale(format, parts, begin / group);
+    const int zero = format.has_zeros ? parts.zero[begin / group] : format.zero();
     for (std::size_t i = begin; i < begin + group; ++i) {
       const int code = parts.codes[i];
       const int whole =
-          format.has_table ? format.table[static_cast<std::size_t>(code)] : code - format.zero();
+          format.has_table ? format.table[static_cast<std::size_t>(code)] : code - zero;
       out[i] = s.scale * static_cast<float>(whole);
       if (format.has_min) out[i] += s.min;
     }

@@ -1,19 +1,21 @@
 // Low-bit weights in the order that kernels read them. A panel holds kPanelRows rows of a matrix,
 // so that a vector register holds the same four neighbours of K of sixteen output columns, which is
-// also the layout of an int8 tile. Packing loses nothing: every block type of a GGUF file is codes
-// of 2 to 8 bits, scales for groups of 16 or 32, and sometimes minima.
+// also the layout of an int8 tile. Packing loses nothing: every block type is codes of 2 to 8 bits,
+// scales for groups of 16 or 32, and sometimes minima or zero points.
 //
 // A panel of k columns (k a multiple of the type's block) is, without gaps:
 //   codes   k / 32 steps of 64 * code_bits bytes (below)
-//   scales  kHalf, kBf16: [k / group][16] of 2 bytes
+//   scales  kHalf, kBf16, kFloat: [k / group][16] of 2 or 4 bytes
 //           super: d [k / 256][16] float16, dmin [k / 256][16] float16 if has_min, then
 //           [k / group][16] bytes; kSuperNibbles: scale in the low, minimum in the high nibble
 //   minima  if has_min: kHalf [k / group][16] float16; kSuperU8 [k / group][16] bytes
+//   zeros   if has_zeros: [k / group][16] bytes
 // and is rounded up to 64 bytes. Rows beyond the matrix are zero scales and zero minima.
 //
 // The value of a code c of group g in row r is
 //   S * (table ? table[c] : c - zero) + M,  S = (d * unit) * s,  M = -(dmin * m),
-// for kHalf and kBf16: S = s, M = m; all in float32, rounded after each operation.
+// for kHalf, kBf16 and kFloat: S = s, M = m; all in float32, rounded after each operation. With
+// has_zeros zero is the byte of the group, and M = 0.
 //
 // A step is 32 columns: eight registers v = 0..7 of sixteen dwords, register v holding columns
 // 4v..4v+3 of the sixteen rows, a byte each. Their codes are cut into planes of 64-byte registers:
@@ -39,6 +41,7 @@ inline constexpr int kPanelStep = 32;
 enum class PanelScale : std::uint8_t {
   kHalf,         // float16 a group
   kBf16,         // bfloat16 a group
+  kFloat,        // float32 a group
   kSuperS8,      // float16 for 256 elements times a signed byte a group
   kSuperU8,      // the same with an unsigned byte, and one for the minimum if has_min
   kSuperNibbles  // the same with scale and minimum in one byte
@@ -50,13 +53,20 @@ struct PanelFormat {
   int group = 0;      // columns that share a scale: 16, 32
   PanelScale scale = PanelScale::kHalf;
   bool has_min = false;
+  bool has_zeros = false;
   int zero_log2 = -1;  // zero = 2^zero_log2, or 0 if negative
   float unit = 1.0f;
   bool has_table = false;
   std::array<std::int8_t, 16> table{};
 
   constexpr int zero() const { return zero_log2 < 0 ? 0 : 1 << zero_log2; }
+  // What makes signed bytes of the codes: the zero, or something near those of the groups.
+  constexpr int signed_zero() const { return has_zeros && code_bits == 8 ? 128 : zero(); }
   constexpr bool is_super() const { return scale >= PanelScale::kSuperS8; }
+  // Bytes of the scales of one group.
+  constexpr std::size_t scale_bytes() const {
+    return kPanelRows * (is_super() ? 1u : scale == PanelScale::kFloat ? 4u : 2u);
+  }
 
   constexpr std::size_t step_bytes() const { return 64u * static_cast<std::size_t>(code_bits); }
   constexpr std::size_t codes_bytes(std::size_t k) const { return k / kPanelStep * step_bytes(); }
@@ -70,12 +80,13 @@ struct PanelFormat {
     return dmin_at(k) + (is_super() && has_min ? k / 256 * 32 : 0);
   }
   constexpr std::size_t mins_at(std::size_t k) const {
-    return scales_at(k) + groups(k) * (is_super() ? 16 : 32);
+    return scales_at(k) + groups(k) * scale_bytes();
   }
+  constexpr std::size_t zeros_at(std::size_t k) const { return mins_at(k); }
   constexpr std::size_t panel_bytes(std::size_t k) const {
     const std::size_t mins =
         has_min && scale != PanelScale::kSuperNibbles ? groups(k) * (is_super() ? 16 : 32) : 0;
-    return (mins_at(k) + mins + 63) / 64 * 64;
+    return (mins_at(k) + mins + (has_zeros ? groups(k) * kPanelRows : 0) + 63) / 64 * 64;
   }
 };
 
@@ -96,6 +107,8 @@ struct BlockParts {
   std::uint16_t d = 0, dmin = 0;  // float16 bits, super scales only
   std::uint16_t half_scale[8];    // kHalf, kBf16: a group each
   std::uint16_t half_min[8];
+  float float_scale[8];         // kFloat
+  std::uint8_t zero[8];         // has_zeros: a group each
   std::uint8_t byte_scale[16];  // super scales: a group each; kSuperNibbles: both
   std::uint8_t byte_min[16];
 };
@@ -215,6 +228,41 @@ constexpr PanelFormat make_panel_format(DType type) {
     case DType::kIQ1_M:
       table(3, {-9, -1, 7, 0, -7, 1, 9, 0});
       super(PanelScale::kSuperU8, 16, false, 0.125f);
+      break;
+    case DType::kInt4B:
+      affine(4, 3);
+      f.scale = PanelScale::kBf16;
+      break;
+    case DType::kInt4F:
+      affine(4, 3);
+      f.scale = PanelScale::kFloat;
+      break;
+    case DType::kUint4B:
+      affine(4, -1);
+      f.scale = PanelScale::kBf16;
+      f.has_zeros = true;
+      break;
+    case DType::kUint4H:
+      affine(4, -1);
+      f.has_zeros = true;
+      break;
+    case DType::kUint4F:
+      affine(4, -1);
+      f.scale = PanelScale::kFloat;
+      f.has_zeros = true;
+      break;
+    case DType::kInt8B:
+      affine(8, 7);
+      f.scale = PanelScale::kBf16;
+      break;
+    case DType::kInt8F:
+      affine(8, 7);
+      f.scale = PanelScale::kFloat;
+      break;
+    case DType::kUint8F:
+      affine(8, -1);
+      f.scale = PanelScale::kFloat;
+      f.has_zeros = true;
       break;
     default:
       f.group = 0;

@@ -1,8 +1,11 @@
-// Every block type taken apart. Offsets are those of ggml's structs (ggml-common.h).
+// Every block type taken apart. Offsets are those of ggml's structs (ggml-common.h) and of
+// tensor/int_blocks.h.
+#include <bit>
 #include <cstring>
 
 #include "base/check.h"
 #include "tensor/ggml_blocks.h"
+#include "tensor/int_blocks.h"
 #include "tensor/panel.h"
 
 namespace glint {
@@ -171,7 +174,23 @@ void codes_iq1_m(Bytes block, std::uint8_t* codes) {
   }
 }
 
+void codes_int(DType type, Bytes block, std::uint8_t* codes) {
+  const IntBlockLayout layout = int_block_layout(type);
+  const Bytes from = block + layout.codes_at;
+  for (int i = 0; i < 32; ++i) codes[i] = layout.code_bits == 8 ? from[i] : nibble(from, i);
+}
+
 // Scales.
+
+void scale_int(DType type, Bytes block, BlockParts& parts) {
+  const IntBlockLayout layout = int_block_layout(type);
+  if (layout.scale == DType::kF32) {
+    parts.float_scale[0] = std::bit_cast<float>(load32(block));
+  } else {
+    parts.half_scale[0] = load16(block);
+  }
+  if (layout.zero_at != 0) parts.zero[0] = block[layout.zero_at];
+}
 
 void scales_q3_k(Bytes from, BlockParts& parts) {
   for (int g = 0; g < 16; ++g) {
@@ -300,7 +319,8 @@ void split_codes(DType type, const std::byte* block, std::uint8_t* codes) {
       for (int g = 0; g < 4; ++g) split_nibbles(bytes + 4 + 8 * g, 8, codes + 16 * g);
       return;
     default:
-      GLINT_CHECK(false);  // no block type
+      GLINT_CHECK(is_int_block(type));
+      return codes_int(type, bytes, codes);
   }
 }
 
@@ -358,7 +378,8 @@ void split_scales(DType type, const std::byte* block, BlockParts& parts) {
       for (int g = 0; g < 4; ++g) parts.half_scale[g] = half_of_ue4m3(bytes[g]);
       return;
     default:
-      GLINT_CHECK(false);  // no block type
+      GLINT_CHECK(is_int_block(type));
+      return scale_int(type, bytes, parts);
   }
 }
 

@@ -18,11 +18,49 @@ DType element_type(QuantFormat format) {
       return DType::kBf16;
     case QuantFormat::kF16:
       return DType::kF16;
+    case QuantFormat::kF8:
     case QuantFormat::kBlocks:
     case QuantFormat::kPanels:
       break;
   }
   GLINT_CHECK(false);
+}
+
+// The row without the factor.
+void decode_values(const Weight& weight, std::size_t index, std::span<float> out) {
+  if (weight.format() == QuantFormat::kPanels) {
+    const std::byte* panel = weight.data() + index / kPanelRows * weight.stride();
+    decode_panel_row(panel_format(weight.type()), panel, static_cast<int>(index % kPanelRows),
+                     weight.cols(), out);
+    return;
+  }
+  const std::byte* row = weight.row(index);
+  switch (weight.format()) {
+    case QuantFormat::kF32:
+      std::memcpy(out.data(), row, weight.row_bytes());
+      return;
+    case QuantFormat::kBf16:
+    case QuantFormat::kF16:
+      // A borrowed row need not be aligned: files place tensors where they like.
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        std::uint16_t bits;
+        std::memcpy(&bits, row + 2 * i, 2);
+        out[i] = weight.format() == QuantFormat::kBf16 ? bf16{bits}.to_float() : f16_to_float(bits);
+      }
+      return;
+    case QuantFormat::kF8: {
+      const float* scales = weight.grid().row(static_cast<int>(index));
+      const auto width = static_cast<std::size_t>(weight.grid().block_cols);
+      for (std::size_t i = 0; i < out.size(); ++i)
+        out[i] = e4m3_to_float(std::to_integer<std::uint8_t>(row[i])) * scales[i / width];
+      return;
+    }
+    case QuantFormat::kBlocks:
+    case QuantFormat::kPanels:
+      decode_blocks(weight.type(), row, out.size() / block_size(weight.type()).elements,
+                    out.data());
+      return;
+  }
 }
 
 }  // namespace
@@ -43,6 +81,20 @@ Weight Weight::borrow(QuantFormat format, DType type, std::size_t rows, std::siz
 Weight Weight::borrow(QuantFormat format, std::size_t rows, std::size_t cols, const std::byte* data,
                       std::shared_ptr<const void> owner) {
   return borrow(format, element_type(format), rows, cols, data, std::move(owner));
+}
+
+Weight Weight::borrow_f8(std::size_t rows, std::size_t cols, const std::byte* data,
+                         const ScaleGrid& grid, std::shared_ptr<const void> owner) {
+  GLINT_CHECK(grid.values != nullptr && grid.block_rows > 0 && grid.block_cols > 0);
+  Weight weight = borrow(QuantFormat::kF8, DType::kF8E4M3, rows, cols, data, std::move(owner));
+  weight.grid_ = grid;
+  return weight;
+}
+
+Weight Weight::with_factor(float factor) const {
+  Weight weight = *this;
+  weight.factor_ = factor;
+  return weight;
 }
 
 Weight Weight::own(QuantFormat format, std::size_t rows, std::size_t cols, AlignedBuffer buffer) {
@@ -86,37 +138,18 @@ Weight Weight::slice_rows(std::size_t begin, std::size_t end) const {
   } else {
     offset = begin * row_bytes();
   }
-  return borrow(format_, type_, end - begin, cols_, data_ + offset, owner_);
+  Weight slice = *this;
+  slice.rows_ = end - begin;
+  slice.data_ += offset;
+  slice.grid_.first_row += static_cast<int>(begin);
+  return slice;
 }
 
 void decode_row(const Weight& weight, std::size_t index, std::span<float> out) {
   GLINT_CHECK(index < weight.rows() && out.size() == weight.cols());
-  if (weight.format() == QuantFormat::kPanels) {
-    const std::byte* panel = weight.data() + index / kPanelRows * weight.stride();
-    decode_panel_row(panel_format(weight.type()), panel, static_cast<int>(index % kPanelRows),
-                     weight.cols(), out);
-    return;
-  }
-  const std::byte* row = weight.row(index);
-  switch (weight.format()) {
-    case QuantFormat::kF32:
-      std::memcpy(out.data(), row, weight.row_bytes());
-      return;
-    case QuantFormat::kBf16:
-    case QuantFormat::kF16:
-      // A borrowed row need not be aligned: files place tensors where they like.
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        std::uint16_t bits;
-        std::memcpy(&bits, row + 2 * i, 2);
-        out[i] = weight.format() == QuantFormat::kBf16 ? bf16{bits}.to_float() : f16_to_float(bits);
-      }
-      return;
-    case QuantFormat::kBlocks:
-    case QuantFormat::kPanels:
-      decode_blocks(weight.type(), row, out.size() / block_size(weight.type()).elements,
-                    out.data());
-      return;
-  }
+  decode_values(weight, index, out);
+  if (weight.factor() == 1.0f) return;
+  for (float& value : out) value *= weight.factor();
 }
 
 }  // namespace glint

@@ -8,6 +8,7 @@
 
 #include "kernel_test.h"
 #include "tensor/ggml_blocks.h"
+#include "tensor/int_blocks.h"
 #include "tensor/panel.h"
 
 namespace glint::test {
@@ -44,6 +45,13 @@ inline std::vector<std::size_t> half_places(DType type) {
     case DType::kIQ1_M:
     case DType::kMXFP4:
     case DType::kNVFP4:
+    case DType::kInt4B:
+    case DType::kInt4F:
+    case DType::kUint4B:
+    case DType::kUint4F:
+    case DType::kInt8B:
+    case DType::kInt8F:
+    case DType::kUint8F:
       return {};
     default:
       return {0};
@@ -64,6 +72,13 @@ inline void fill_block(Random& random, DType type, std::optional<int> byte, std:
   for (const std::size_t at : half_places(type)) {
     const std::uint16_t half = small_half(random);
     std::memcpy(block + at, &half, 2);
+  }
+  const IntBlockLayout integers = int_block_layout(type);
+  if (is_int_block(type)) {
+    const float scale = random.uniform(-1.0f, 1.0f) * 0x1p-5f;
+    const bf16 narrow = bf16::from_float(scale);
+    if (integers.scale == DType::kF32) std::memcpy(block, &scale, 4);
+    if (integers.scale == DType::kBf16) std::memcpy(block, &narrow, 2);
   }
   if (type == DType::kMXFP4) block[0] = static_cast<std::byte>(120 + random.below(8));
   if (type == DType::kNVFP4) {

@@ -169,10 +169,11 @@ TEST_P(MatmulTest, results_are_scaled_added_and_scattered_and_nothing_else_is_wr
     const std::vector<float> plain = matmul(kernels, packed.data(), rows, k, w, n);
     const std::vector<float> scale = random.floats(rows);
     const std::int32_t y_rows[rows] = {4, 0, 11, 2, 7, 1, 10, 9, 5};
-    for (const int options : {0, 1, 2, 3, 4, 5, 6, 7}) {
+    for (int options = 0; options < 16; ++options) {
       const bool scatter = (options & 1) != 0;
       const bool scaled = (options & 2) != 0;
       const bool accumulate = (options & 4) != 0;
+      const float factor = (options & 8) != 0 ? 0.37f : 1.0f;
       const std::vector<float> before = random.floats(12 * stride);
       std::vector<float> y = before;
       Block scratch(kernels.scratch_bytes(k));
@@ -180,11 +181,12 @@ TEST_P(MatmulTest, results_are_scaled_added_and_scattered_and_nothing_else_is_wr
       if (scatter) a.y_rows = y_rows;
       if (scaled) a.row_scale = scale.data();
       a.accumulate = accumulate;
+      a.factor = factor;
       kernels.matmul(a);
       std::vector<float> want = before;
       for (int row = 0; row < rows; ++row) {
         for (int col = 32; col < n; ++col) {
-          float value = plain[static_cast<std::size_t>(row * n + col)];
+          float value = plain[static_cast<std::size_t>(row * n + col)] * factor;
           if (scaled) value = value * scale[static_cast<std::size_t>(row)];
           float& to = want[static_cast<std::size_t>(scatter ? y_rows[row] : row) * stride +
                            static_cast<std::size_t>(col)];
@@ -237,7 +239,7 @@ TEST_P(MatmulTest, packed_blocks_of_sixteen_rows_are_equally_long) {
 // z is packed, so it is read back through a product with the identity.
 std::vector<float> gate_up(const MatmulKernels& kernels, const void* x, int rows, int k,
                            const StoredMatrix& gate, const StoredMatrix& up, int n, int step,
-                           DType weights) {
+                           DType weights, float gate_factor = 1, float up_factor = 1) {
   Block z(kernels.packed_bytes(rows, n));
   Block scratch(kernels.scratch_bytes(k));
   GateUpArgs a;
@@ -247,6 +249,8 @@ std::vector<float> gate_up(const MatmulKernels& kernels, const void* x, int rows
   a.w_gate = gate.data();
   a.w_up = up.data();
   a.w_stride = gate.stride();
+  a.gate_factor = gate_factor;
+  a.up_factor = up_factor;
   a.n_total = n;
   a.z = z.data();
   a.scratch = scratch.data();
@@ -292,6 +296,28 @@ TEST_P(MatmulTest, gate_and_up_are_fused_and_packed) {
         }
       }
     }
+  }
+}
+
+// Factors that are powers of two may as well be in the weights.
+TEST_P(MatmulTest, gate_and_up_have_factors) {
+  Random random(7);
+  for (const Format& format : kFormats) {
+    const MatmulKernels& kernels = table.*format.kernels;
+    const int k = 40, n = 70, rows = 5;
+    StoredMatrix gate = StoredMatrix::random(random, n, k, format.weights);
+    StoredMatrix up = StoredMatrix::random(random, n, k, format.weights);
+    Block packed = pack(kernels, random.floats(static_cast<std::size_t>(kRowBlock * k)), rows, k);
+    const std::vector<float> by_factor =
+        gate_up(kernels, packed.data(), rows, k, gate, up, n, 32, format.weights, 0.5f, 4.0f);
+    for (int row = 0; row < n; ++row) {
+      for (int col = 0; col < k; ++col) {
+        gate.set(row, col, gate.get(row, col) * 0.5f);
+        up.set(row, col, up.get(row, col) * 4.0f);
+      }
+    }
+    EXPECT_EQ(gate_up(kernels, packed.data(), rows, k, gate, up, n, 32, format.weights), by_factor)
+        << format.name;
   }
 }
 

@@ -389,9 +389,10 @@ TEST_P(PanelTest, results_are_scaled_added_and_scattered_and_nothing_else_is_wri
     const std::vector<float> plain = matmul(kernels, packed, rows, k, w, n);
     const std::vector<float> scale = random.floats(rows);
     const std::int32_t y_rows[rows] = {4, 0, 11, 2, 7, 1, 10, 9, 5};
-    for (int options = 0; options < 8; ++options) {
+    for (int options = 0; options < 16; ++options) {
       const bool scatter = (options & 1) != 0, scaled = (options & 2) != 0;
       const bool accumulate = (options & 4) != 0;
+      const float factor = (options & 8) != 0 ? 0.37f : 1.0f;
       std::vector<float> y = random.floats(12 * stride);
       std::vector<float> want = y;
       Block scratch(kernels.scratch_bytes(k));
@@ -399,10 +400,11 @@ TEST_P(PanelTest, results_are_scaled_added_and_scattered_and_nothing_else_is_wri
       if (scatter) a.y_rows = y_rows;
       if (scaled) a.row_scale = scale.data();
       a.accumulate = accumulate;
+      a.factor = factor;
       kernels.matmul(a);
       for (int row = 0; row < rows; ++row) {
         for (int c = 32; c < n; ++c) {
-          float value = plain[size(row * n + c)];
+          float value = plain[size(row * n + c)] * factor;
           if (scaled) value = value * scale[size(row)];
           float& to = want[size(scatter ? y_rows[row] : row) * stride + size(c)];
           to = accumulate ? to + value : value;
@@ -479,6 +481,8 @@ TEST_P(PanelTest, packed_blocks_of_sixteen_rows_are_equally_long) {
   }
 }
 
+constexpr float kGateFactor = 1.7f, kUpFactor = -0.3f;
+
 // z, packed, by calls of `step` columns each.
 Block gate_up(const MatmulKernels& kernels, Block& x, int rows, int k, const Operand& gate,
               const Operand& up, int n, int step) {
@@ -494,6 +498,8 @@ Block gate_up(const MatmulKernels& kernels, Block& x, int rows, int k, const Ope
   a.w_up_stride = up.stride;
   a.gate_source = gate.source;
   a.up_source = up.source;
+  a.gate_factor = kGateFactor;
+  a.up_factor = kUpFactor;
   a.n_total = n;
   a.z = z.data();
   a.scratch = scratch.data();
@@ -545,8 +551,8 @@ void PanelTest::expect_gated(const Way& way, Random& random, LowBitMatrix& gate,
   for (int row = 0; row < rows; ++row) {
     unpack(way, z.data(), n, row, values, errors);
     for (int c = 0; c < n; ++c) {
-      const double value = gates[size(row * n + c)];
-      const double want = value / (1 + std::exp(-value)) * ups[size(row * n + c)];
+      const double value = gates[size(row * n + c)] * kGateFactor;
+      const double want = value / (1 + std::exp(-value)) * (ups[size(row * n + c)] * kUpFactor);
       ASSERT_NEAR(values[size(c)], want,
                   std::abs(want) * 12 * kFloatEpsilon + errors[size(c)] + kSiluSmallest)
           << row << ", " << c;
@@ -562,7 +568,8 @@ TEST_P(PanelTest, gate_and_up_are_fused_and_packed) {
   const Shape shapes[] = {
       {DType::kQ4_K, DType::kQ4_K, 256, 1, 1},     {DType::kQ4_K, DType::kIQ2_XS, 512, 31, 5},
       {DType::kMXFP4, DType::kQ8_0, 96, 128, 1},   {DType::kQ5_1, DType::kQ4_0, 96, 150, 18},
-      {DType::kIQ4_NL, DType::kQ5_1, 32, 300, 18}, {DType::kQ8_0, DType::kQ4_1, 32, 50, 140}};
+      {DType::kIQ4_NL, DType::kQ5_1, 32, 300, 18}, {DType::kQ8_0, DType::kQ4_1, 32, 50, 140},
+      {DType::kUint4H, DType::kInt8F, 96, 40, 3}};
   Random random(11);
   for (const Way& way : kWays) {
     for (const Shape& shape : shapes) {

@@ -295,7 +295,7 @@ TEST_F(PackedWeights, what_a_killed_start_left_is_reused_and_a_running_one_is_le
 TEST(PackedVersion, stands_for_these_bytes) {
   PackedKeyBuilder builder;
   std::mt19937 engine(11);
-  for (int i = 0; i < kNumBlockTypes; ++i) {
+  for (int i = 0; i < kNumGgmlTypes; ++i) {
     const auto type = static_cast<DType>(static_cast<int>(kFirstBlockType) + i);
     constexpr std::size_t kWidth = 512;
     const std::size_t row = kWidth / block_size(type).elements * block_size(type).bytes;

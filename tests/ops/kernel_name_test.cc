@@ -20,6 +20,14 @@ TEST(KernelName, float_weights_are_named_by_what_multiplies_them) {
   EXPECT_EQ(kernel_name(Isa::kScalar, DType::kF32, Compute::kBf16), "float32 loops (scalar)");
 }
 
+TEST(KernelName, e4m3_weights_become_what_multiplies_them) {
+  EXPECT_EQ(kernel_name(Isa::kAmx, DType::kF8E4M3, Compute::kBf16),
+            "widened to bf16, bf16 tiles (AMX)");
+  EXPECT_EQ(kernel_name(Isa::kAvx2, DType::kF8E4M3, Compute::kBf16), "widened, float32 FMA (AVX2)");
+  EXPECT_EQ(kernel_name(Isa::kAmx, DType::kF8E4M3, Compute::kF32),
+            "widened, float32 FMA (AVX-512)");
+}
+
 TEST(KernelName, low_bit_weights_meet_int8_or_are_widened) {
   EXPECT_EQ(kernel_name(Isa::kAmx, DType::kQ4_0, Compute::kBf16),
             fmt::format("int8 tiles (AMX), VNNI below {} rows", kFewTileRows));
@@ -38,6 +46,7 @@ TEST(KernelName, names_differ_exactly_where_the_tables_do) {
         return kernel_name(a, type, compute) == kernel_name(b, type, compute);
       };
       EXPECT_EQ(of_a.bf16.matmul == of_b.bf16.matmul, same_name(DType::kBf16, Compute::kBf16));
+      EXPECT_EQ(of_a.f8.matmul == of_b.f8.matmul, same_name(DType::kF8E4M3, Compute::kBf16));
       EXPECT_EQ(of_a.f16.matmul == of_b.f16.matmul, same_name(DType::kF16, Compute::kBf16));
       EXPECT_EQ(of_a.f32.matmul == of_b.f32.matmul, same_name(DType::kF32, Compute::kBf16));
       EXPECT_EQ(of_a.panel_int8[0] == of_b.panel_int8[0], same_name(DType::kQ4_0, Compute::kBf16));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -12,6 +13,7 @@
 #include "ops/attention.h"
 #include "ops/gated_mlp.h"
 #include "ops/matmul.h"
+#include "tensor/panel.h"
 
 namespace glint {
 namespace {
@@ -38,6 +40,70 @@ Weight make_weight(QuantFormat format, int rows, int cols, unsigned seed) {
   }
   return Weight::own(format, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols),
                      std::move(buffer));
+}
+
+// e4m3 under scales of 16 rows and 32 columns; values up to 1.
+Weight make_f8_weight(int rows, int cols, unsigned seed) {
+  struct Stored {
+    std::vector<std::byte> bytes;
+    std::vector<float> scales;
+  };
+  const auto stored = std::make_shared<Stored>();
+  std::mt19937 engine(seed);
+  for (int i = 0; i < rows * cols; ++i) {
+    const auto bits = static_cast<unsigned>(engine() % 0x60);  // up to 60
+    stored->bytes.push_back(static_cast<std::byte>(bits | (engine() & 0x80)));
+  }
+  const int across = (cols + 31) / 32;
+  stored->scales =
+      random_floats(static_cast<std::size_t>((rows + 15) / 16 * across), seed, 1.0f / 60);
+  return Weight::borrow_f8(
+      static_cast<std::size_t>(rows), static_cast<std::size_t>(cols), stored->bytes.data(),
+      {stored->scales.data(), 16, 32, static_cast<std::size_t>(across)}, stored);
+}
+
+// Random blocks of NVFP4 as panels, or of UINT4 as rows of blocks.
+Weight make_block_weight(QuantFormat format, int rows, int cols, unsigned seed) {
+  const DType type = format == QuantFormat::kPanels ? DType::kNVFP4 : DType::kUint4H;
+  const BlockSize block = block_size(type);
+  const std::size_t stride = static_cast<std::size_t>(cols) / block.elements * block.bytes;
+  const auto count = static_cast<std::size_t>(rows);
+  const auto bytes = std::make_shared<AlignedBuffer>(count * stride);
+  std::mt19937 engine(seed);
+  for (std::size_t i = 0; i < count * stride; ++i)
+    bytes->data()[i] = static_cast<std::byte>(engine());
+  for (std::size_t at = 0; at < count * stride; at += block.bytes) {
+    std::byte* scale = bytes->data() + at;
+    if (type == DType::kNVFP4) {
+      for (int g = 0; g < 4; ++g) scale[g] = static_cast<std::byte>(0x10 + engine() % 8);
+    } else {
+      const std::uint16_t half = f16_from_float(0.1f);
+      std::memcpy(scale, &half, 2);
+      scale[2] = static_cast<std::byte>(engine() % 16);
+    }
+  }
+  if (format == QuantFormat::kBlocks) {
+    return Weight::borrow(format, type, count, static_cast<std::size_t>(cols), bytes->data(),
+                          bytes);
+  }
+  const auto panels = std::make_shared<AlignedBuffer>(
+      Weight::bytes_of(format, type, count, static_cast<std::size_t>(cols)));
+  for (std::size_t row = 0; row < count; row += kPanelRows) {
+    pack_panel(type, bytes->data() + row * stride, stride,
+               static_cast<int>(std::min<std::size_t>(kPanelRows, count - row)),
+               static_cast<std::size_t>(cols),
+               panels->data() + row / kPanelRows *
+                                    panel_format(type).panel_bytes(static_cast<std::size_t>(cols)));
+  }
+  return Weight::borrow(format, type, count, static_cast<std::size_t>(cols), panels->data(),
+                        panels);
+}
+
+Weight make_any_weight(QuantFormat format, int rows, int cols, unsigned seed) {
+  if (format == QuantFormat::kF8) return make_f8_weight(rows, cols, seed);
+  if (format == QuantFormat::kPanels || format == QuantFormat::kBlocks)
+    return make_block_weight(format, rows, cols, seed);
+  return make_weight(format, rows, cols, seed);
 }
 
 std::vector<double> times(const std::vector<double>& x, const Weight& w) {
@@ -120,6 +186,73 @@ TEST_P(Ops, gated_mlp_sums_its_groups_in_order_whatever_the_team) {
       }
       EXPECT_GT(size, 20.0);
       EXPECT_LT(worst, tolerance);
+    }
+  }
+}
+
+// Every mixture of formats, each matrix under a factor of its own.
+TEST_P(Ops, gated_mlp_multiplies_by_the_factors_of_its_weights) {
+  constexpr int kD = 128, kF = 64, kRows = 5;
+  using enum QuantFormat;
+  const QuantFormat mixtures[][3] = {{kF8, kF8, kF8},       {kPanels, kPanels, kPanels},
+                                     {kBf16, kBf16, kBf16}, {kF8, kBf16, kF32},
+                                     {kBlocks, kF8, kF8},   {kF8, kF8, kPanels},
+                                     {kF32, kF32, kF32},    {kBlocks, kPanels, kBlocks}};
+  const auto x = random_floats(kRows * kD, 7);
+  for (const auto& mixture : mixtures) {
+    const GatedMlp mlp = {make_any_weight(mixture[0], kF, kD, 1).with_factor(0.3f),
+                          make_any_weight(mixture[1], kF, kD, 2).with_factor(1.9f),
+                          make_any_weight(mixture[2], kD, kF, 3).with_factor(-0.7f)};
+    const MlpGroup group = {&mlp, {}, nullptr};
+    for (const Compute compute : {Compute::kF32, Compute::kBf16}) {
+      Machine machine(GetParam(), 2);
+      std::vector<float> y(kRows * kD);
+      gated_mlp(machine.exec, compute, x.data(), kRows, kD, {&group, 1}, y.data());
+      double error = 0, size = 0;
+      for (std::size_t row = 0; row < kRows; ++row) {
+        const std::vector<double> want = naive_mlp(mlp, x.data() + row * kD);
+        for (std::size_t i = 0; i < kD; ++i) {
+          error += std::pow(want[i] - static_cast<double>(y[row * kD + i]), 2);
+          size += want[i] * want[i];
+        }
+      }
+      // Activations are rounded to 2^-9, or to 2^-8 of the largest of 32.
+      EXPECT_LT(std::sqrt(error / size), compute == Compute::kF32 ? 1e-5 : 0.03)
+          << static_cast<int>(mixture[0]) << static_cast<int>(mixture[1])
+          << static_cast<int>(mixture[2]);
+      EXPECT_GT(size, 1e-3);
+    }
+  }
+}
+
+TEST_P(Ops, projections_of_one_input_may_be_stored_in_any_form) {
+  constexpr int kD = 128, kRows = 3, kN = 70;
+  using enum QuantFormat;
+  const Weight weights[] = {
+      make_any_weight(kF8, kN, kD, 1).with_factor(0.5f), make_any_weight(kBf16, kN, kD, 2),
+      make_any_weight(kPanels, kN, kD, 3).with_factor(3.0f),
+      make_any_weight(kF8, kN, kD, 4).slice_rows(5, 25), make_any_weight(kBlocks, kN, kD, 5)};
+  const auto x = random_floats(kRows * kD, 7);
+  const auto norm = random_floats(kD, 8);
+  for (const Compute compute : {Compute::kF32, Compute::kBf16}) {
+    Machine machine(GetParam(), 2);
+    std::vector<std::vector<float>> y(5, std::vector<float>(kRows * kN));
+    std::vector<Projection> projections;
+    for (std::size_t i = 0; i < 5; ++i) projections.push_back({&weights[i], y[i].data(), kN});
+    norm_project(machine.exec, compute, x.data(), kD, norm.data(), 1e-5f, kRows, kD, projections);
+    for (std::size_t i = 0; i < 5; ++i) {
+      double error = 0, size = 0;
+      for (std::size_t row = 0; row < kRows; ++row) {
+        std::vector<float> normed(kD);
+        machine.exec.kernels.rms_norm(x.data() + row * kD, norm.data(), kD, 1e-5f, normed.data());
+        const std::vector<double> want =
+            times(std::vector<double>(normed.begin(), normed.end()), weights[i]);
+        for (std::size_t n = 0; n < want.size(); ++n) {
+          error += std::pow(want[n] - static_cast<double>(y[i][row * kN + n]), 2);
+          size += want[n] * want[n];
+        }
+      }
+      EXPECT_LT(std::sqrt(error / size), compute == Compute::kF32 ? 1e-5 : 0.02) << i;
     }
   }
 }

@@ -21,4 +21,8 @@ struct BlockSamples {
 // Aborts where the file is not what it should be.
 std::vector<BlockSamples> load_block_samples();
 
+// Random blocks of the types of tensor/int_blocks.h, taken apart here by themselves.
+std::vector<BlockSamples> int_block_samples();
+std::vector<BlockSamples> all_block_samples();
+
 }  // namespace glint

@@ -108,5 +108,22 @@ TEST(F16, rounds_to_the_nearest_and_ties_to_even) {
   EXPECT_EQ(f16_from_float(1e-40f), 0);
 }
 
+TEST(E4M3, every_bit_pattern_has_the_value_of_its_fields) {
+  for (int bits = 0; bits < 256; ++bits) {
+    const float value = e4m3_to_float(static_cast<std::uint8_t>(bits));
+    if ((bits & 0x7f) == 0x7f) {
+      EXPECT_TRUE(std::isnan(value)) << bits;
+      continue;
+    }
+    const int exponent = bits >> 3 & 15;
+    const double fraction = (bits & 7) / 8.0;
+    const double size =
+        exponent == 0 ? std::ldexp(fraction, -6) : std::ldexp(1 + fraction, exponent - 7);
+    EXPECT_EQ(static_cast<double>(value), bits < 128 ? size : -size) << bits;
+    EXPECT_EQ(std::signbit(value), bits >= 128);
+  }
+  EXPECT_EQ(e4m3_to_float(0x7e), 448.0f);
+}
+
 }  // namespace
 }  // namespace glint

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <span>
 #include <vector>
@@ -45,7 +46,7 @@ void expect_rows_survive(const BlockSamples& samples, int num_rows, std::size_t 
 }
 
 TEST(Panel, rows_of_every_type_survive_packing) {
-  for (const BlockSamples& samples : load_block_samples()) {
+  for (const BlockSamples& samples : all_block_samples()) {
     SCOPED_TRACE(dtype_name(samples.type));
     for (const int num_rows : {1, 3, 16}) {
       for (const std::size_t blocks : {1u, 2u, 5u}) expect_rows_survive(samples, num_rows, blocks);
@@ -94,10 +95,15 @@ std::vector<std::byte> spelled_out(const PanelFormat& format, std::span<const Bl
   }
   for (std::size_t g = 0; g < groups; ++g) {
     for (const BlockParts& row : rows) {
-      if (format.is_super())
+      if (format.is_super()) {
         panel.push_back(std::byte{row.byte_scale[g]});
-      else
+      } else if (format.scale == PanelScale::kFloat) {
+        const auto bits = std::bit_cast<std::uint32_t>(row.float_scale[g]);
+        append16(panel, static_cast<std::uint16_t>(bits));
+        append16(panel, static_cast<std::uint16_t>(bits >> 16));
+      } else {
         append16(panel, row.half_scale[g]);
+      }
     }
   }
   const bool own_minima = format.has_min && format.scale != PanelScale::kSuperNibbles;
@@ -109,12 +115,15 @@ std::vector<std::byte> spelled_out(const PanelFormat& format, std::span<const Bl
         append16(panel, row.half_min[g]);
     }
   }
+  for (std::size_t g = 0; format.has_zeros && g < groups; ++g) {
+    for (const BlockParts& row : rows) panel.push_back(std::byte{row.zero[g]});
+  }
   panel.resize((panel.size() + 63) / 64 * 64);
   return panel;
 }
 
 TEST(Panel, bytes_lie_where_the_header_says) {
-  for (const BlockSamples& samples : load_block_samples()) {
+  for (const BlockSamples& samples : all_block_samples()) {
     SCOPED_TRACE(dtype_name(samples.type));
     const PanelFormat& format = panel_format(samples.type);
     const BlockSize size = block_size(samples.type);
@@ -130,7 +139,7 @@ TEST(Panel, bytes_lie_where_the_header_says) {
 }
 
 TEST(Panel, codes_are_found_one_by_one_and_are_small_enough) {
-  for (const BlockSamples& samples : load_block_samples()) {
+  for (const BlockSamples& samples : all_block_samples()) {
     SCOPED_TRACE(dtype_name(samples.type));
     const PanelFormat& format = panel_format(samples.type);
     const BlockSize size = block_size(samples.type);
@@ -152,7 +161,7 @@ TEST(Panel, codes_are_found_one_by_one_and_are_small_enough) {
 }
 
 TEST(Panel, missing_rows_and_rounding_up_are_zero) {
-  for (const BlockSamples& samples : load_block_samples()) {
+  for (const BlockSamples& samples : all_block_samples()) {
     SCOPED_TRACE(dtype_name(samples.type));
     const PanelFormat& format = panel_format(samples.type);
     const BlockSize size = block_size(samples.type);

@@ -143,6 +143,71 @@ TEST(Weight, slices_of_blocks_and_panels_start_where_they_say) {
   EXPECT_EQ(decoded_row(slice.slice_rows(16, 24), 7), decoded_row(blocks, 39));
 }
 
+// A kF8 matrix of 5 rows and 7 columns under scales of 2 rows and 3 columns: byte r * 7 + c, that
+// is a small number.
+struct Scaled {
+  std::vector<std::byte> bytes;
+  std::vector<float> scales;
+
+  Scaled() {
+    for (int i = 0; i < 35; ++i) bytes.push_back(static_cast<std::byte>(0x20 + i));
+    for (int i = 0; i < 12; ++i)
+      scales.push_back(static_cast<float>(i + 1) / 3);  // 3 x 3, stride 4
+  }
+  static std::shared_ptr<Scaled> make() { return std::make_shared<Scaled>(); }
+  float value(int row, int column) const {
+    const int byte = 0x20 + row * 7 + column;
+    return e4m3_to_float(static_cast<std::uint8_t>(byte)) *
+           scales[static_cast<std::size_t>(row / 2 * 4 + column / 3)];
+  }
+};
+
+Weight scaled_weight(const std::shared_ptr<Scaled>& scaled) {
+  return Weight::borrow_f8(5, 7, scaled->bytes.data(), {scaled->scales.data(), 2, 3, 4}, scaled);
+}
+
+TEST(Weight, e4m3_rows_take_the_scales_of_their_rectangles) {
+  const auto scaled = Scaled::make();
+  const Weight weight = scaled_weight(scaled);
+  EXPECT_EQ(weight.format(), QuantFormat::kF8);
+  EXPECT_EQ(weight.type(), DType::kF8E4M3);
+  EXPECT_EQ(weight.stride(), 7u);
+  EXPECT_EQ(weight.nbytes(), 35u);
+  for (int row = 0; row < 5; ++row) {
+    const std::vector<float> values = decoded_row(weight, static_cast<std::size_t>(row));
+    for (int column = 0; column < 7; ++column)
+      EXPECT_EQ(values[static_cast<std::size_t>(column)], scaled->value(row, column));
+  }
+}
+
+TEST(Weight, a_slice_may_cut_a_rectangle_of_scales) {
+  const auto scaled = Scaled::make();
+  const Weight weight = scaled_weight(scaled);
+  const Weight slice = weight.slice_rows(1, 5).slice_rows(2, 4);  // rows 3 and 4
+  EXPECT_EQ(decoded_row(slice, 0), decoded_row(weight, 3));
+  EXPECT_EQ(decoded_row(slice, 1), decoded_row(weight, 4));
+}
+
+TEST(Weight, scales_of_rows_and_of_the_whole_are_rectangles_too) {
+  const auto scaled = Scaled::make();
+  const Weight rows =
+      Weight::borrow_f8(5, 7, scaled->bytes.data(), {scaled->scales.data(), 1, 7, 1}, scaled);
+  const Weight whole =
+      Weight::borrow_f8(5, 7, scaled->bytes.data(), {scaled->scales.data(), 5, 7, 1}, scaled);
+  EXPECT_EQ(decoded_row(rows, 4)[6], e4m3_to_float(0x20 + 34) * scaled->scales[4]);
+  EXPECT_EQ(decoded_row(whole, 4)[6], e4m3_to_float(0x20 + 34) * scaled->scales[0]);
+}
+
+TEST(Weight, a_factor_multiplies_decoded_rows_and_those_of_slices) {
+  const Weight plain = counting_weight(QuantFormat::kBf16, 3, 4);
+  const Weight scaled = plain.with_factor(0.5f);
+  EXPECT_EQ(plain.factor(), 1.0f);
+  EXPECT_EQ(scaled.factor(), 0.5f);
+  EXPECT_EQ(decoded_row(scaled.slice_rows(1, 2), 0), (std::vector<float>{2, 2.5, 3, 3.5}));
+  EXPECT_EQ(decoded_row(panel_weight().with_factor(2.0f), 3)[5],
+            2 * decoded_row(block_weight(), 3)[5]);
+}
+
 TEST(WeightDeathTest, panels_are_not_cut_inside) {
   const Weight panels = panel_weight();
   EXPECT_DEATH(panels.slice_rows(8, 24), "internal error");

@@ -25,6 +25,7 @@ GLINT_TARGET_BEGIN(
 #include "kernels/amx/attend-inl.h"
 #include "kernels/amx/matmul-inl.h"
 #include "kernels/amx/tiles-inl.h"
+#include "kernels/avx512/f8pairs-inl.h"
 #include "kernels/avx512/vec512-inl.h"
 #include "kernels/math-inl.h"
 
@@ -35,6 +36,7 @@ KernelTable make_table() {
   KernelTable table = avx512_table();
   table.isa = Isa::kAmx;
   table.bf16 = TileMatmul<RealTiles>::kernels();
+  table.f8 = F8Matmul<TileMatmul<RealTiles>, F8ToPairs>::kernels();
   table.attend_bf16 = TileAttend<RealTiles>::kernels();
   fill_amx_panels(table);
   return table;

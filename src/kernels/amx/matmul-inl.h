@@ -131,19 +131,22 @@ struct TileMatmul {
     return {to, kTileBytes, 64};
   }
 
-  // c[0], c[1]: weight rows a times row blocks x0, x1; c[2], c[3]: weight rows b times the same.
+  // Tiles 0 and 1: weight rows a times row blocks x0, x1; 2 and 3: weight rows b times the same.
   // Each is [16 n][16 rows].
   template <bool kTwoBlocks>
-  static void product(const Rows& a, const Rows& b, const std::byte* x0, const std::byte* x1,
-                      int steps, std::byte* c, Ahead& ahead, std::size_t ahead_per_step) {
+  static void start_products() {
     T::template zero<0>();
     T::template zero<2>();
     if constexpr (kTwoBlocks) {
       T::template zero<1>();
       T::template zero<3>();
     }
+  }
+  template <bool kTwoBlocks, typename Ask>
+  static void add_products(const Rows& a, const Rows& b, const std::byte* x0, const std::byte* x1,
+                           int steps, const Ask& ask) {
     for (int s = 0; s < steps; ++s) {
-      ahead.ask(ahead_per_step);
+      ask();
       T::template load<4>(a.base + size(s) * a.tile_step, a.stride);
       T::template load<6>(x0 + size(s) * kTileBytes, 64);
       T::template multiply_add<0, 4, 6>();
@@ -155,6 +158,9 @@ struct TileMatmul {
         T::template multiply_add<3, 5, 7>();
       }
     }
+  }
+  template <bool kTwoBlocks>
+  static void store_products(std::byte* c) {
     T::template store<0>(c, 64);
     T::template store<2>(c + 2 * kTileBytes, 64);
     if constexpr (kTwoBlocks) {
@@ -180,10 +186,16 @@ struct TileMatmul {
     for (int row = 0; row < rows; row += 32) {
       const std::byte* x0 = static_cast<const std::byte*>(packed) + packed_bytes(row, k);
       const std::byte* x1 = x0 + size(steps) * kTileBytes;
+      const auto ask = [&] { ahead.ask(per_step); };
+      const auto product = [&]<bool kTwoBlocks>() {
+        start_products<kTwoBlocks>();
+        add_products<kTwoBlocks>(a, b, x0, x1, steps, ask);
+        store_products<kTwoBlocks>(c);
+      };
       if (rows - row > kRowBlock) {
-        product<true>(a, b, x0, x1, steps, c, ahead, per_step);
+        product.template operator()<true>();
       } else {
-        product<false>(a, b, x0, x1, steps, c, ahead, per_step);
+        product.template operator()<false>();
       }
       write(row, c);
     }
@@ -205,7 +217,7 @@ struct TileMatmul {
     for (int r = 0; r < count; ++r) {
       const std::size_t to = args.y_rows == nullptr ? size(row + r) : size(args.y_rows[row + r]);
       float* y = args.y + to * args.y_stride + n;
-      __m512 v = _mm512_castsi512_ps(lanes[r]);
+      __m512 v = _mm512_mul_ps(_mm512_castsi512_ps(lanes[r]), _mm512_set1_ps(args.factor));
       if (args.row_scale != nullptr) v = _mm512_mul_ps(v, _mm512_set1_ps(args.row_scale[row + r]));
       if (args.accumulate) v = _mm512_add_ps(v, Vec512::load_first(y, width));
       Vec512::store_first(y, width, v);
@@ -226,26 +238,34 @@ struct TileMatmul {
     for (int n = args.n0; n < args.n1; n += 32) {
       const Panel panel = columns(args, n);
       run_panel(panel, columns(args, n + 32), args.w_stride, args.x, args.rows, args.k,
-                args.scratch, [&](int row, const std::byte* c) {
-                  const bool second = panel.rows_b > 0;
-                  write_tile(args, c, n, row);
-                  if (second) write_tile(args, c + 2 * kTileBytes, n + 16, row);
-                  if (row + kRowBlock >= args.rows) return;
-                  write_tile(args, c + kTileBytes, n, row + kRowBlock);
-                  if (second) write_tile(args, c + 3 * kTileBytes, n + 16, row + kRowBlock);
-                });
+                args.scratch, [&](int row, const std::byte* c) { write_tiles(args, c, n, row); });
     }
   }
 
+  // The four result tiles of columns [n, n + 32) and rows [row, row + 32).
+  static void write_tiles(const MatmulArgs& args, const std::byte* c, int n, int row) {
+    const bool second = n + 16 < args.n1;
+    write_tile(args, c, n, row);
+    if (second) write_tile(args, c + 2 * kTileBytes, n + 16, row);
+    if (row + kRowBlock >= args.rows) return;
+    write_tile(args, c + kTileBytes, n, row + kRowBlock);
+    if (second) write_tile(args, c + 3 * kTileBytes, n + 16, row + kRowBlock);
+  }
+
   // silu(gate) * up of one pair of result tiles, as half a packed tile: eight pairs of columns.
-  static void write_hidden(const std::byte* gate, const std::byte* up, std::byte* to) {
+  static void write_hidden(const GateUpArgs& args, const std::byte* gate, const std::byte* up,
+                           std::byte* to) {
+    const __m512 gate_factor = _mm512_set1_ps(args.gate_factor);
+    const __m512 up_factor = _mm512_set1_ps(args.up_factor);
     for (int pair = 0; pair < 8; ++pair) {
       __m512 z[2];
       for (int i = 0; i < 2; ++i) {
         const int n = 2 * pair + i;
-        const __m512 g = _mm512_load_ps(reinterpret_cast<const float*>(gate + 64 * n));
-        z[i] = _mm512_mul_ps(silu<Vec512>(g),
-                             _mm512_load_ps(reinterpret_cast<const float*>(up + 64 * n)));
+        const __m512 g = _mm512_mul_ps(
+            _mm512_load_ps(reinterpret_cast<const float*>(gate + 64 * n)), gate_factor);
+        const __m512 u =
+            _mm512_mul_ps(_mm512_load_ps(reinterpret_cast<const float*>(up + 64 * n)), up_factor);
+        z[i] = _mm512_mul_ps(silu<Vec512>(g), u);
       }
       _mm512_store_si512(to + 64 * pair, pair_rows(z[0], z[1]));
     }
@@ -254,27 +274,31 @@ struct TileMatmul {
   // Columns [n, n + 16) of the gate and of the up projection.
   static Panel columns(const GateUpArgs& args, int n) {
     const int present = n >= args.n1 ? 0 : args.n1 - n < 16 ? args.n1 - n : 16;
-    return {args.w_gate + size(n) * args.w_stride, args.w_up + size(n) * args.w_stride, present,
-            present};
+    const std::size_t at = size(n - args.w_first) * args.w_stride;
+    return {args.w_gate + at, args.w_up + at, present, present};
   }
 
   static void gate_up(const GateUpArgs& args) noexcept {
     T::start();
-    auto* z = static_cast<std::byte*>(args.z);
-    const std::size_t hidden_step =
-        size(ceil_div(args.n_total, kTileK)) * kTileBytes;  // between row blocks
-    // The padding of the last tile is computed as columns of zero weights.
-    const int end = args.n1 == args.n_total ? ceil_div(args.n1, kTileK) * kTileK : args.n1;
-    for (int n = args.n0; n < end; n += 16) {
-      std::byte* to = z + size(n / kTileK) * kTileBytes + (n % kTileK == 0 ? 0 : kTileBytes / 2);
+    for (int n = args.n0; n < hidden_end(args); n += 16) {
       run_panel(columns(args, n), columns(args, n + 16), args.w_stride, args.x, args.rows, args.k,
-                args.scratch, [&](int row, const std::byte* c) {
-                  std::byte* block = to + size(row / kRowBlock) * hidden_step;
-                  write_hidden(c, c + 2 * kTileBytes, block);
-                  if (row + kRowBlock < args.rows)
-                    write_hidden(c + kTileBytes, c + 3 * kTileBytes, block + hidden_step);
-                });
+                args.scratch,
+                [&](int row, const std::byte* c) { write_hidden_tiles(args, c, n, row); });
     }
+  }
+
+  // The padding of the last tile is computed as columns of zero weights.
+  static int hidden_end(const GateUpArgs& args) {
+    return args.n1 == args.n_total ? ceil_div(args.n1, kTileK) * kTileK : args.n1;
+  }
+  // From the result tiles of columns [n, n + 16) of gate and up and rows [row, row + 32).
+  static void write_hidden_tiles(const GateUpArgs& args, const std::byte* c, int n, int row) {
+    const std::size_t block_bytes = size(ceil_div(args.n_total, kTileK)) * kTileBytes;
+    std::byte* block = static_cast<std::byte*>(args.z) + size(row / kRowBlock) * block_bytes +
+                       size(n / kTileK) * kTileBytes + (n % kTileK == 0 ? 0 : kTileBytes / 2);
+    write_hidden(args, c, c + 2 * kTileBytes, block);
+    if (row + kRowBlock < args.rows)
+      write_hidden(args, c + kTileBytes, c + 3 * kTileBytes, block + block_bytes);
   }
 
   static MatmulKernels kernels() { return {packed_bytes, pack, matmul, gate_up, scratch_bytes}; }

@@ -26,12 +26,14 @@ struct TilePanel {
   static constexpr int kBlockGroups = kInt8Block / kGroup;  // 4 or 8
   static constexpr std::size_t kGroupBytes = static_cast<std::size_t>(kGroup) * kPanelRows;
 
+  static constexpr bool kHasMins = kFormat.has_min || kFormat.has_zeros;
+
   static constexpr int kUnitGroups = 4;  // products between two visits of a tile register
   static constexpr int kBlockUnits = kBlockGroups / kUnitGroups;
 
-  // Scratch: the panel as signed bytes, scales and minima as floats, all padded to whole blocks
-  // with zeros, and two sets of results, half a page apart in their addresses so that loads from
-  // one are not taken for loads from the other.
+  // Scratch: the panel as signed bytes, scales and minima or zeros as floats, all padded to whole
+  // blocks with zeros, and two sets of results, half a page apart in their addresses so that loads
+  // from one are not taken for loads from the other.
   struct Scratch {
     std::byte* codes;
     float* scales;
@@ -44,7 +46,7 @@ struct TilePanel {
       scales = reinterpret_cast<float*>(codes + padded * kPanelRows);
       mins = scales + padded / kGroup * kPanelRows;
       results[0] =
-          reinterpret_cast<std::byte*>(mins + (kFormat.has_min ? padded / kGroup * kPanelRows : 0));
+          reinterpret_cast<std::byte*>(mins + (kHasMins ? padded / kGroup * kPanelRows : 0));
       results[1] = results[0] + kUnitGroups * kTileBytes + 2048;
     }
   };
@@ -63,11 +65,14 @@ struct TilePanel {
     for (int g = 0; g < groups; ++g) {
       _mm512_store_ps(s.scales + g * kPanelRows, scales.scale(g));
       if constexpr (kFormat.has_min) _mm512_store_ps(s.mins + g * kPanelRows, scales.minimum(g));
+      if constexpr (kFormat.has_zeros) {
+        _mm512_store_ps(s.mins + g * kPanelRows, scales.template zero<kFormat.signed_zero()>(g));
+      }
     }
     for (int g = groups; g < int8_blocks(a.k) * kBlockGroups; ++g) {
       std::memset(s.codes + size(g) * kGroupBytes, 0, kGroupBytes);
       _mm512_store_ps(s.scales + g * kPanelRows, _mm512_setzero_ps());
-      if constexpr (kFormat.has_min) _mm512_store_ps(s.mins + g * kPanelRows, _mm512_setzero_ps());
+      if constexpr (kHasMins) _mm512_store_ps(s.mins + g * kPanelRows, _mm512_setzero_ps());
     }
     T::written();
   }
@@ -154,8 +159,7 @@ struct TilePanel {
     GLINT_UNROLL
     for (int g = 0; g < kShare; ++g) {
       factor[g] = _mm512_load_ps(t.factors + (kFirst + g) * kPanelRows);
-      if constexpr (kFormat.has_min)
-        minimum[g] = _mm512_load_ps(t.minima + (kFirst + g) * kPanelRows);
+      if constexpr (kHasMins) minimum[g] = _mm512_load_ps(t.minima + (kFirst + g) * kPanelRows);
     }
     GLINT_UNROLL
     for (int r = 0; r < kTileRows; ++r) {
@@ -163,7 +167,11 @@ struct TilePanel {
       GLINT_UNROLL
       for (int g = 0; g < kShare; ++g) {
         const std::byte* result = t.ready + size(kFirst + g) * kTileBytes + 64 * r;
-        const __m512 whole = _mm512_cvtepi32_ps(_mm512_load_si512(result));
+        __m512 whole = _mm512_cvtepi32_ps(_mm512_load_si512(result));
+        if constexpr (kFormat.has_zeros) {
+          const __m512i sum = _mm512_set1_epi32(t.sums[(kFirst + g) * kTileRows + r]);
+          whole = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(sum), minimum[g], whole);
+        }
         part = g == 0 ? _mm512_mul_ps(whole, factor[g]) : _mm512_fmadd_ps(whole, factor[g], part);
         if constexpr (kFormat.has_min) {
           const __m512i sum = _mm512_set1_epi32(t.sums[(kFirst + g) * kTileRows + r]);

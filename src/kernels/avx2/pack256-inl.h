@@ -12,6 +12,7 @@
 
 #include "kernels/avx2/panel256-inl.h"
 #include "kernels/target.h"
+#include "tensor/int_blocks.h"
 #include "tensor/panel.h"
 
 namespace glint {
@@ -36,7 +37,14 @@ struct BlockCodes {
     const __m128i bytes = load128(at);
     return field(_mm256_set_m128i(_mm_srli_epi16(bytes, 4), bytes), 0, 4, 0);
   }
-  // Twice eight such bytes.
+  // Sixteen bytes of two neighbours each.
+  static __m256i pairs16(const std::byte* at) {
+    const __m128i bytes = load128(at);
+    const __m128i high = _mm_srli_epi16(bytes, 4);
+    return field(_mm256_set_m128i(_mm_unpackhi_epi8(bytes, high), _mm_unpacklo_epi8(bytes, high)),
+                 0, 4, 0);
+  }
+  // Twice eight bytes of which the low nibbles come first.
   static __m256i nibbles8(const std::byte* at) {
     const __m128i bytes = load128(at);
     const __m128i high = _mm_srli_epi16(bytes, 4);
@@ -101,6 +109,16 @@ struct BlockCodes {
         return nibbles16(block + 1);
       case DType::kNVFP4:
         return nibbles8(block + 4 + 16 * step);
+      case DType::kInt4B:
+      case DType::kInt4F:
+      case DType::kUint4B:
+      case DType::kUint4H:
+      case DType::kUint4F:
+        return pairs16(block + int_block_layout(kType).codes_at);
+      case DType::kInt8B:
+      case DType::kInt8F:
+      case DType::kUint8F:
+        return load256(block + int_block_layout(kType).codes_at);
       default:
         return load256(block + 32 * step);  // codes that were split before
     }

@@ -13,6 +13,7 @@
 #include "kernels/int8_rows.h"
 #include "kernels/table.h"
 #include "kernels/target.h"
+#include "tensor/int_blocks.h"
 
 GLINT_TARGET_BEGIN("avx2,fma,f16c")
 
@@ -109,7 +110,12 @@ template <Int8Kind kKind, int R, typename Block>
           if constexpr (kKind.zero != 0)
             whole = _mm256_sub_epi32(whole, _mm256_set1_epi32(kKind.zero * sum));
           const __m256 before = g == 0 ? _mm256_setzero_ps() : part[r][half];
-          part[r][half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), w.scale(group, half), before);
+          __m256 product = _mm256_cvtepi32_ps(whole);
+          if constexpr (kKind.has_zeros) {
+            product = _mm256_fnmadd_ps(_mm256_set1_ps(static_cast<float>(sum)), w.zero(group, half),
+                                       product);
+          }
+          part[r][half] = _mm256_fmadd_ps(product, w.scale(group, half), before);
           if constexpr (kKind.has_min) {
             part[r][half] = _mm256_fmadd_ps(_mm256_set1_ps(static_cast<float>(sum)),
                                             w.minimum(group, half), part[r][half]);
@@ -226,7 +232,9 @@ struct WidePanel {
         GLINT_UNROLL
         for (int i = 0; i < 4; ++i) {
           const __m256i code = _mm256_srai_epi32(_mm256_slli_epi32(codes, 24 - 8 * i), 24);
-          __m256 value = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(code));
+          __m256 value = _mm256_cvtepi32_ps(code);
+          if constexpr (kFormat.has_zeros) value = _mm256_sub_ps(value, block.zero(group, half));
+          value = _mm256_mul_ps(scale, value);
           if constexpr (kFormat.has_min) value = _mm256_add_ps(value, block.minimum(group, half));
           _mm256_store_ps(w + (4 * v + i) * kPanelRows + half * 8, value);
         }

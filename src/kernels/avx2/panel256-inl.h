@@ -32,6 +32,7 @@ inline __m256i load_bytes(const std::byte* at) {
 struct Int8Kind {
   int group = 32;
   bool has_min = false;
+  bool has_zeros = false;
   // Codes as unsigned bytes stand for code - zero. Else they are signed, and the sign moves over to
   // the activations.
   bool is_signed = false;
@@ -44,7 +45,7 @@ struct Int8Kind {
 constexpr Int8Kind int8_kind(const PanelFormat& f) {
   int least = 0, most = 0;
   for (int c = 0; c < 1 << f.code_bits; ++c) {
-    const int value = f.has_table ? f.table[static_cast<std::size_t>(c)] : c - f.zero();
+    const int value = f.has_table ? f.table[static_cast<std::size_t>(c)] : c - f.signed_zero();
     least = value < least ? value : least;
     most = value > most ? value : most;
   }
@@ -52,6 +53,7 @@ constexpr Int8Kind int8_kind(const PanelFormat& f) {
   Int8Kind kind;
   kind.group = f.group;
   kind.has_min = f.has_min;
+  kind.has_zeros = f.has_zeros;
   kind.is_signed = most - least > kMost;
   kind.zero = kind.is_signed ? 0 : -least;
   const int bound = kind.is_signed ? (most > -least ? most : -least) : most - least;
@@ -69,7 +71,8 @@ class PackedBlock {
   [[gnu::always_inline]] PackedBlock(const std::byte* panel, int k, int block)
       : codes_(panel + size(block) * kBlockSteps * kFormat.step_bytes()),
         scales_(panel + kFormat.scales_at(size(k)) + size(block) * kGroups * kScaleBytes),
-        mins_(panel + kFormat.mins_at(size(k)) + size(block) * kGroups * kScaleBytes) {
+        mins_(panel + kFormat.mins_at(size(k)) + size(block) * kGroups * kScaleBytes),
+        zeros_(panel + kFormat.zeros_at(size(k)) + size(block) * kGroups * kPanelRows) {
     if constexpr (kFormat.is_super()) {
       const std::size_t super = size(block) * kInt8Block / 256 * 32;
       for (int half = 0; half < 2; ++half) {
@@ -87,7 +90,7 @@ class PackedBlock {
     if constexpr (kFormat.has_table) {
       return _mm256_shuffle_epi8(table(kKind.zero), c);
     } else if constexpr (kKind.is_signed) {
-      return _mm256_sub_epi8(c, bytes(kFormat.zero()));
+      return _mm256_sub_epi8(c, bytes(kFormat.signed_zero()));
     } else {
       return c;
     }
@@ -97,7 +100,7 @@ class PackedBlock {
   [[gnu::always_inline]] __m256i signed_codes(int step, int v, int half) const {
     const __m256i c = stored_codes(step, v, half);
     if constexpr (kFormat.has_table) return _mm256_shuffle_epi8(table(0), c);
-    return _mm256_sub_epi8(c, bytes(kFormat.zero()));
+    return _mm256_sub_epi8(c, bytes(kFormat.signed_zero()));
   }
 
   // Of group `group` of the block, eight rows.
@@ -105,6 +108,8 @@ class PackedBlock {
     const std::byte* at = scales_ + size(group) * kScaleBytes + half * (kScaleBytes / 2);
     if constexpr (kFormat.scale == PanelScale::kHalf) {
       return halves(at);
+    } else if constexpr (kFormat.scale == PanelScale::kFloat) {
+      return _mm256_load_ps(reinterpret_cast<const float*>(at));
     } else if constexpr (kFormat.scale == PanelScale::kBf16) {
       return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load16(at)), 16));
     } else if constexpr (kFormat.scale == PanelScale::kSuperS8) {
@@ -131,9 +136,16 @@ class PackedBlock {
     }
   }
 
+  // What the group's zero is to signed codes, and to kKind's.
+  [[gnu::always_inline]] __m256 zero(int group, int half) const {
+    const __m256i z = _mm256_cvtepu8_epi32(load8(zeros_ + size(group) * kPanelRows + 8 * half));
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(z, _mm256_set1_epi32(kFormat.signed_zero())));
+  }
+
  private:
+  static_assert(!kFormat.has_zeros || kKind.is_signed || kFormat.signed_zero() == 0);
   static constexpr std::size_t kGroups = kInt8Block / static_cast<std::size_t>(kFormat.group);
-  static constexpr std::size_t kScaleBytes = kPanelRows * (kFormat.is_super() ? 1 : 2);
+  static constexpr std::size_t kScaleBytes = kFormat.scale_bytes();
 
   static constexpr std::size_t size(int n) { return static_cast<std::size_t>(n); }
   static __m256i bytes(int value) { return _mm256_set1_epi8(static_cast<char>(value)); }
@@ -180,6 +192,7 @@ class PackedBlock {
   const std::byte* codes_;
   const std::byte* scales_;
   const std::byte* mins_;
+  const std::byte* zeros_;
   __m256 d_[2] = {};
   __m256 dmin_[2] = {};
 };
@@ -204,6 +217,8 @@ class ExpandedBlock {
           _mm256_store_ps(scales_[group][half], packed.scale(group, half));
           if constexpr (PackedBlock<kType>::kFormat.has_min)
             _mm256_store_ps(mins_[group][half], packed.minimum(group, half));
+          if constexpr (PackedBlock<kType>::kFormat.has_zeros)
+            _mm256_store_ps(zeros_[group][half], packed.zero(group, half));
         }
       }
     }
@@ -212,11 +227,13 @@ class ExpandedBlock {
   __m256i codes(int step, int v, int half) const { return load_bytes(codes_[step][v][half]); }
   __m256 scale(int group, int half) const { return _mm256_load_ps(scales_[group][half]); }
   __m256 minimum(int group, int half) const { return _mm256_load_ps(mins_[group][half]); }
+  __m256 zero(int group, int half) const { return _mm256_load_ps(zeros_[group][half]); }
 
  private:
   alignas(64) std::byte codes_[kBlockSteps][8][2][32];
   alignas(64) float scales_[kInt8Block / 16][2][8];
   alignas(64) float mins_[kInt8Block / 16][2][8];
+  alignas(64) float zeros_[kInt8Block / 16][2][8];
 };
 
 }  // namespace

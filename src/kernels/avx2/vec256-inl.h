@@ -51,6 +51,27 @@ struct Vec256 {
     return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
   }
 
+  static void load_e4m3(const void* p, Reg& low, Reg& high) {
+    widen_halves(e4m3_halves(_mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)))),
+                 low, high);
+  }
+  static void load_e4m3_apart(const void* p, Reg& even, Reg& odd) {
+    const __m128i pairs = _mm_loadu_si128(static_cast<const __m128i*>(p));
+    const __m128i evens = _mm_srai_epi16(_mm_slli_epi16(pairs, 8), 8);
+    widen_halves(e4m3_halves(_mm256_set_m128i(_mm_srai_epi16(pairs, 8), evens)), even, odd);
+  }
+  static __m256i e4m3_halves(__m256i words) {
+    const __m256i fields = _mm256_and_si256(_mm256_slli_epi16(words, 7),
+                                            _mm256_set1_epi16(static_cast<short>(0xbfff)));
+    const __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(fields, _mm256_set1_epi16(0x7fff)),
+                                           _mm256_set1_epi16(0x3f80));
+    return _mm256_or_si256(fields, _mm256_and_si256(nan, _mm256_set1_epi16(0x7c00)));
+  }
+  static void widen_halves(__m256i halves, Reg& low, Reg& high) {
+    low = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+    high = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+  }
+
   static __m256i load_bits(const void* p) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(p));
   }
@@ -94,6 +115,11 @@ struct Vec256 {
     const __m128i packed =
         _mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+  }
+  static void store_upper_halves(std::uint16_t* p, Reg even, Reg odd) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm256_or_si256(_mm256_castps_si256(odd),
+                                        _mm256_srli_epi32(_mm256_castps_si256(even), 16)));
   }
 
   static Reg load_twice(const float* p) {

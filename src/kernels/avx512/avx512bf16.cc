@@ -19,6 +19,7 @@
 GLINT_TARGET_BEGIN("avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 
 #include "kernels/attend-inl.h"
+#include "kernels/avx512/f8pairs-inl.h"
 #include "kernels/avx512/vec512-inl.h"
 #include "kernels/matmul-inl.h"
 
@@ -64,6 +65,7 @@ KernelTable make_table() {
   KernelTable table = avx512_table();
   table.isa = Isa::kAvx512Bf16;
   table.bf16 = Matmul<PairFormat>::kernels();
+  table.f8 = F8Matmul<Matmul<PairFormat>, F8ToPairs>::kernels();
   // Weights of the values stay float32: rounding them would cost accuracy, and the products with
   // keys are the dearer part.
   table.attend_bf16 = Attend<PairFormat, Bf16Format<Vec512, false>>::kernels();

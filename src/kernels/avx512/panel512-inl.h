@@ -123,8 +123,8 @@ struct Codes512 {
       const __m512i entries = table(0);
       GLINT_UNROLL
       for (int v = 0; v < 8; ++v) u[v] = _mm512_shuffle_epi8(entries, u[v]);
-    } else if constexpr (kFormat.zero_log2 >= 0) {
-      const __m512i zero = bytes(kFormat.zero());
+    } else if constexpr (kFormat.signed_zero() != 0) {
+      const __m512i zero = bytes(kFormat.signed_zero());
       GLINT_UNROLL
       for (int v = 0; v < 8; ++v) u[v] = _mm512_sub_epi8(u[v], zero);
     }
@@ -141,7 +141,8 @@ class Scales512 {
       : d_(panel + kFormat.d_at(static_cast<std::size_t>(k))),
         dmin_(panel + kFormat.dmin_at(static_cast<std::size_t>(k))),
         scales_(panel + kFormat.scales_at(static_cast<std::size_t>(k))),
-        mins_(panel + kFormat.mins_at(static_cast<std::size_t>(k))) {}
+        mins_(panel + kFormat.mins_at(static_cast<std::size_t>(k))),
+        zeros_(panel + kFormat.zeros_at(static_cast<std::size_t>(k))) {}
 
   static __m512 halves(const std::byte* at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
@@ -154,6 +155,8 @@ class Scales512 {
     const auto g = static_cast<std::size_t>(group);
     if constexpr (kFormat.scale == PanelScale::kHalf) {
       return halves(scales_ + 32 * g);
+    } else if constexpr (kFormat.scale == PanelScale::kFloat) {
+      return _mm512_load_ps(scales_ + 64 * g);
     } else if constexpr (kFormat.scale == PanelScale::kBf16) {
       const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales_ + 32 * g));
       return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
@@ -183,11 +186,19 @@ class Scales512 {
     return _mm512_xor_ps(product, _mm512_set1_ps(-0.0f));
   }
 
+  // The zeros of a group, less kOffset.
+  template <int kOffset>
+  [[gnu::always_inline]] __m512 zero(int group) const {
+    const __m512i z = _mm512_cvtepu8_epi32(bytes(zeros_ + 16 * static_cast<std::size_t>(group)));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(z, _mm512_set1_epi32(kOffset)));
+  }
+
  private:
   const std::byte* d_;
   const std::byte* dmin_;
   const std::byte* scales_;
   const std::byte* mins_;
+  const std::byte* zeros_;
 };
 
 // Int8Rows (panel-inl.h), sixteen values at a time, with the same results.
@@ -303,7 +314,11 @@ struct VnniPanel {
           sum = _mm512_sub_epi32(
               sum, _mm512_slli_epi32(_mm512_set1_epi32(sums[first + r]), Codes::kUnsignedZeroLog2));
         }
-        const __m512 whole = _mm512_cvtepi32_ps(sum);
+        __m512 whole = _mm512_cvtepi32_ps(sum);
+        if constexpr (kFormat.has_zeros) {
+          whole = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(_mm512_set1_epi32(sums[first + r])),
+                                   scales.template zero<0>(first_group + group), whole);
+        }
         part[r] = h == 0 ? _mm512_mul_ps(whole, s) : _mm512_fmadd_ps(whole, s, part[r]);
         if constexpr (kFormat.has_min) {
           part[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_set1_epi32(sums[first + r])),
@@ -369,7 +384,10 @@ struct WidePanel512 {
       for (int i = 0; i < 4; ++i) {
         const __m512i value =
             _mm512_srai_epi32(_mm512_sllv_epi32(u[v], _mm512_set1_epi32(24 - 8 * i)), 24);
-        __m512 w = _mm512_mul_ps(_mm512_cvtepi32_ps(value), s);
+        __m512 w = _mm512_cvtepi32_ps(value);
+        if constexpr (kFormat.has_zeros)
+          w = _mm512_sub_ps(w, scales.template zero<kFormat.signed_zero()>(group));
+        w = _mm512_mul_ps(w, s);
         if constexpr (kFormat.has_min) w = _mm512_add_ps(w, scales.minimum(group));
         _mm512_store_ps(to + (4 * v + i) * kPanelRows, w);
       }

@@ -44,6 +44,31 @@ struct Vec512 {
     return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
   }
 
+  // Thirty-two e4m3 times 2^-8, in order, or those at even and those at odd places.
+  static void load_e4m3(const void* p, Reg& low, Reg& high) {
+    const __m512i halves =
+        e4m3_halves(_mm512_cvtepi8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
+    low = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+    high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
+  }
+  static void load_e4m3_apart(const void* p, Reg& even, Reg& odd) {
+    const __m256i pairs = _mm256_loadu_si256(static_cast<const __m256i*>(p));
+    const __m512i words = _mm512_inserti64x4(
+        _mm512_castsi256_si512(_mm256_srai_epi16(_mm256_slli_epi16(pairs, 8), 8)),
+        _mm256_srai_epi16(pairs, 8), 1);
+    const __m512i halves = e4m3_halves(words);
+    even = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+    odd = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
+  }
+  // Sign-extended e4m3: the same fields as float16, whose exponent is biased by 8 more.
+  static __m512i e4m3_halves(__m512i words) {
+    const __m512i fields = _mm512_and_si512(_mm512_slli_epi16(words, 7),
+                                            _mm512_set1_epi16(static_cast<short>(0xbfff)));
+    const __mmask32 nan = _mm512_cmpeq_epi16_mask(
+        _mm512_and_si512(fields, _mm512_set1_epi16(0x7fff)), _mm512_set1_epi16(0x3f80));
+    return _mm512_mask_mov_epi16(fields, nan, _mm512_set1_epi16(0x7e00));
+  }
+
   // Thirty-two bfloat16 as floats: those at even places, those at odd places.
   static Reg load_bf16_even(const void* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
@@ -88,6 +113,11 @@ struct Vec512 {
   static void store_upper_halves(std::uint16_t* p, Reg v) {
     const __m256i halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(v), 16));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), halves);
+  }
+  // Those of thirty-two floats held as even and odd places, whose lower halves are zero.
+  static void store_upper_halves(std::uint16_t* p, Reg even, Reg odd) {
+    _mm512_storeu_si512(p, _mm512_or_si512(_mm512_castps_si512(odd),
+                                           _mm512_srli_epi32(_mm512_castps_si512(even), 16)));
   }
 
   // Eight floats, each twice; lanes exchanged in pairs; a b - c in even lanes and a b + c in odd

@@ -88,6 +88,12 @@ struct GroupScale {
   float scale, min;
 };
 
+int group_zero(const PanelFormat& f, const std::byte* panel, std::size_t k, std::size_t group,
+               std::size_t row) {
+  if (!f.has_zeros) return f.zero();
+  return read<std::uint8_t>(panel + f.zeros_at(k) + group * kPanelRows + row);
+}
+
 float half(const std::byte* at) {
   return f16_to_float(read<std::uint16_t>(at));
 }
@@ -97,6 +103,7 @@ GroupScale group_scale(const PanelFormat& f, const std::byte* panel, std::size_t
   const std::size_t at = group * kPanelRows + row;
   const std::byte* scales = panel + f.scales_at(k);
   const std::byte* mins = panel + f.mins_at(k);
+  if (f.scale == PanelScale::kFloat) return {read<float>(scales + 4 * at), 0};
   if (f.scale == PanelScale::kBf16) return {read<bf16>(scales + 2 * at).to_float(), 0};
   if (f.scale == PanelScale::kHalf)
     return {half(scales + 2 * at), f.has_min ? half(mins + 2 * at) : 0};
@@ -121,7 +128,8 @@ void multiply_int8(const PanelFormat& f, const PanelArgs& a) {
       int weights[kInt8Block];
       for (int i = 0; i < count; ++i) {
         const int code = panel_code(f, a.panel, n, size(first + i));
-        weights[i] = f.has_table ? f.table[size(code)] : code - f.zero();
+        const int zero = group_zero(f, a.panel, size(a.k), size((first + i) / f.group), size(n));
+        weights[i] = f.has_table ? f.table[size(code)] : code - zero;
       }
       for (int row = 0; row < a.rows; ++row) {
         const Int8Chunk& x = int8_chunk(a.x, a.k, row, block);
@@ -179,12 +187,12 @@ void pack_rows(const std::byte* rows, std::size_t row_bytes, int num_rows, std::
 }
 
 // Scratch of one call: what a product wants, k floats, and a panel packed on the way. No format has
-// more than 17 bytes of panel for a column of k.
+// more than 19 bytes of panel for a column of k.
 std::size_t product_scratch(int k) {
   return (size(k) * sizeof(float) + 63) / 64 * 64;
 }
 std::size_t panel_bound(int k) {
-  return (size(k) * 17 + 127) / 64 * 64;
+  return (size(k) * 19 + 127) / 64 * 64;
 }
 
 float silu(float x) {
@@ -242,7 +250,7 @@ struct PanelMatmul {
           const int row = first + r;
           float* y = a.y + size(a.y_rows ? a.y_rows[row] : row) * a.y_stride;
           for (int c = 0; c < columns; ++c) {
-            float value = tile.at(r, c);
+            float value = tile.at(r, c) * a.factor;
             if (a.row_scale) value *= a.row_scale[row];
             y[n + c] = a.accumulate ? y[n + c] + value : value;
           }
@@ -265,7 +273,9 @@ struct PanelMatmul {
                         a.scratch);
           up.multiply(x, rows, a.k, a.w_up, a.w_up_stride, a.up_source, n + c0, columns, a.scratch);
           for (int r = 0; r < rows; ++r) {
-            for (int c = 0; c < columns; ++c) values[r][c0 + c] = silu(gate.at(r, c)) * up.at(r, c);
+            for (int c = 0; c < columns; ++c) {
+              values[r][c0 + c] = silu(gate.at(r, c) * a.gate_factor) * (up.at(r, c) * a.up_factor);
+            }
           }
         }
         for (int r = 0; r < rows; ++r)

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/f8-inl.h"
 #include "kernels/scalar/panel.h"
 #include "kernels/table.h"
 
@@ -75,7 +76,7 @@ struct Matmul {
                    static_cast<std::size_t>(row) * static_cast<std::size_t>(a.k);
       float* y = a.y + static_cast<std::size_t>(a.y_rows ? a.y_rows[row] : row) * a.y_stride;
       for (int n = a.n0; n < a.n1; ++n) {
-        float value = dot(x, weight_row(a.w, a.w_stride, n), a.k);
+        float value = dot(x, weight_row(a.w, a.w_stride, n), a.k) * a.factor;
         if (a.row_scale) value *= a.row_scale[row];
         y[n] = a.accumulate ? y[n] + value : value;
       }
@@ -89,8 +90,9 @@ struct Matmul {
       X* z = static_cast<X*>(a.z) +
              static_cast<std::size_t>(row) * static_cast<std::size_t>(a.n_total);
       for (int n = a.n0; n < a.n1; ++n) {
-        const float gate = dot(x, weight_row(a.w_gate, a.w_stride, n), a.k);
-        const float up = dot(x, weight_row(a.w_up, a.w_stride, n), a.k);
+        const int row_of_w = n - a.w_first;
+        const float gate = dot(x, weight_row(a.w_gate, a.w_stride, row_of_w), a.k) * a.gate_factor;
+        const float up = dot(x, weight_row(a.w_up, a.w_stride, row_of_w), a.k) * a.up_factor;
         store(silu(gate) * up, z + n);
       }
     }
@@ -103,6 +105,16 @@ struct Matmul {
   }
 
   static MatmulKernels kernels() { return {packed_bytes, pack, matmul, gate_up, scratch_bytes}; }
+};
+
+// Rows of e4m3 widened to T.
+template <typename T>
+struct F8To {
+  using Stored = T;
+  static void widen(const std::byte* from, float scale, int n, T* to) {
+    for (int i = 0; i < n; ++i)
+      store(e4m3_to_float(std::to_integer<std::uint8_t>(from[i])) * scale, to + i);
+  }
 };
 
 // Queries, keys and values of type T.
@@ -230,6 +242,8 @@ KernelTable make_table() {
   table.f32 = Matmul<float, float>::kernels();
   table.f16 = Matmul<Half, bf16>::kernels();
   table.f16_f32 = Matmul<Half, float>::kernels();
+  table.f8 = F8Matmul<Matmul<bf16, bf16>, F8To<bf16>>::kernels();
+  table.f8_f32 = F8Matmul<Matmul<float, float>, F8To<float>>::kernels();
   fill_scalar_panels(table);
   table.attend_bf16 = Attend<bf16>::kernels();
   table.attend_f32 = Attend<float>::kernels();
