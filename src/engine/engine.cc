@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "engine/draft_policy.h"
 #include "engine/step_loop.h"
 
 namespace glint {
@@ -143,9 +144,14 @@ void Engine::State::run() {
 
 namespace {
 
-EngineOptions resolve(EngineOptions options, const Cache& cache) {
+EngineOptions resolve(EngineOptions options, const Model& model, const Cache& cache) {
   GLINT_CHECK(options.context >= 2 && options.max_sequences >= 1 && options.max_queue >= 0);
-  options.max_batch_tokens = std::max(options.max_batch_tokens, options.max_sequences);
+  if (!model.can_draft()) options.draft_mode = DraftMode::kOff;
+  // Everybody who decodes moves in every step, with all guesses.
+  const int most = options.draft_mode == DraftMode::kOff     ? 1
+                   : options.draft_mode == DraftMode::kFixed ? 1 + options.num_drafts
+                                                             : 1 + DraftPolicy::kMaxAuto;
+  options.max_batch_tokens = std::max(options.max_batch_tokens, options.max_sequences * most);
   options.prefix_reuse = cache.prefix_reuse();
   const std::size_t pages = (static_cast<std::size_t>(options.context) + kPageSize - 1) / kPageSize;
   GLINT_CHECK(cache.stats().total_pages >= pages);
@@ -155,7 +161,7 @@ EngineOptions resolve(EngineOptions options, const Cache& cache) {
 }  // namespace
 
 Engine::Engine(const Model& model, Exec& exec, Cache& cache, EngineOptions options)
-    : state_(std::make_unique<State>(model, exec, cache, resolve(options, cache))) {
+    : state_(std::make_unique<State>(model, exec, cache, resolve(options, model, cache))) {
   state_->thread = std::thread([state = state_.get()] { state->run(); });
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "base/result.h"
 #include "cache/cache.h"
@@ -13,6 +14,11 @@
 #include "models/model.h"
 
 namespace glint {
+
+// Whether a model's draft layer guesses tokens ahead, several of which one step then verifies. What
+// is generated is the same with every mode.
+enum class DraftMode { kOff, kFixed, kAuto };
+std::string_view draft_mode_name(DraftMode mode);  // "off", "fixed", "auto"
 
 struct EngineOptions {
   int context = 4096;          // longest prompt + completion of one sequence
@@ -24,6 +30,8 @@ struct EngineOptions {
   int max_queue = 256;       // waiting; beyond it submit() fails with kExhausted
   bool prefix_reuse = true;  // Engine sets it to what its cache does
   bool by_priority = false;  // GenerateRequest::priority orders who waits; else arrival does
+  DraftMode draft_mode = DraftMode::kOff;  // Engine makes it kOff for a model that cannot
+  int num_drafts = 0;                      // with kFixed, in 1 .. DraftPolicy::kMaxDrafts
 };
 
 // Tokens of the steps so far: counts[i] steps had at most kBounds[i], the last one any number.
@@ -34,11 +42,21 @@ struct BatchHistogram {
   std::uint64_t sum = 0;
 };
 
+// What the draft layer did so far.
+struct DraftStats {
+  DraftMode mode = DraftMode::kOff;
+  int num_drafts = 0;   // guesses of each sequence in the steps to come
+  bool paused = false;  // kAuto: they do not pay at present
+  std::uint64_t rounds = 0, drafted = 0, accepted = 0;
+  std::array<std::uint64_t, 8> accepted_at = {};  // by position, the first guess first
+};
+
 struct EngineStats {
   int running = 0, waiting = 0;
   std::uint64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, cancelled = 0, finished = 0,
                 failed = 0, preemptions = 0;
   BatchHistogram batch_tokens;
+  DraftStats drafts;
   double step_age_s = 0;  // since the step at work began; 0 while there is nothing to do
   CacheStats cache;
 };

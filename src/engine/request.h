@@ -73,6 +73,8 @@ struct Usage {
   int prompt_tokens = 0;
   int cached_tokens = 0;      // of the prompt, found in the prefix cache
   int completion_tokens = 0;  // every sampled token, the stop token included
+  int drafted_tokens = 0;     // guesses of the draft layer that were judged
+  int accepted_tokens = 0;    // and those that were right
   double queue_s = 0, prefill_s = 0, decode_s = 0;
 };
 

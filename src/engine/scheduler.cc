@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "cache/cache.h"
@@ -33,6 +34,13 @@ class PageRoom {
     if (given > 0) room_ -= std::max(0, pages_for(view.computed + given) - view.pages);
     return given;
   }
+  // The same for guesses, behind `count` tokens that it was given.
+  int give_guesses(const SequenceView& view, int count, int guesses) {
+    SequenceView after = view;
+    after.computed += count;
+    after.pages = std::max(view.pages, pages_for(after.computed));
+    return give(after, guesses);
+  }
   void take(int pages) { room_ -= pages; }
 
  private:
@@ -63,6 +71,18 @@ void divide(std::vector<Prefill>& prefills, std::size_t num_new, int budget) {
   for (Prefill& prefill : prefills) order.push_back(&prefill);
   std::ranges::stable_sort(order, {}, [](const Prefill* prefill) { return prefill->wanted; });
   for (Prefill* prefill : order) add(*prefill, budget);
+}
+
+// How many guesses of those that decode are verified: `counts` says who is given tokens already.
+std::vector<int> divide_guesses(std::span<const SequenceView> running, std::span<const int> counts,
+                                int budget) {
+  std::vector<int> guesses(running.size(), 0);
+  for (std::size_t i = 0; i < running.size() && budget > 0; ++i) {
+    if (counts[i] == 0) continue;
+    guesses[i] = std::min(running[i].guesses, budget);
+    budget -= guesses[i];
+  }
+  return guesses;
 }
 
 // How many of waiting may join. A sequence joins when all its tokens and the next one fit beside
@@ -111,6 +131,9 @@ StepPlan plan_step(std::span<const SequenceView> running, std::span<const Sequen
     prefills.push_back(
         {.sequence = num_running + i, .wanted = wanted(waiting[static_cast<std::size_t>(i)])});
   }
+  const int num_others = num_new + (static_cast<int>(prefills.size()) > num_new ? 1 : 0);
+  const std::vector<int> guesses = divide_guesses(running, counts, budget - num_others);
+  budget -= std::accumulate(guesses.begin(), guesses.end(), 0);
   divide(prefills, static_cast<std::size_t>(num_new), budget);
   for (const Prefill& prefill : prefills) {
     counts[static_cast<std::size_t>(prefill.sequence)] = prefill.count;
@@ -129,6 +152,7 @@ StepPlan plan_step(std::span<const SequenceView> running, std::span<const Sequen
   for (std::size_t i = 0; i < running.size(); ++i) {
     if (counts[i] > 0) plan.shares.push_back({static_cast<int>(i), counts[i]});
   }
+  const std::size_t num_shares = plan.shares.size();
   for (; plan.num_admitted < num_new; ++plan.num_admitted) {
     const SequenceView& view = waiting[static_cast<std::size_t>(plan.num_admitted)];
     const int sequence = num_running + plan.num_admitted;
@@ -136,6 +160,10 @@ StepPlan plan_step(std::span<const SequenceView> running, std::span<const Sequen
     const int count = pages.give(view, counts[static_cast<std::size_t>(sequence)]);
     if (count == 0) break;
     plan.shares.push_back({sequence, count});
+  }
+  for (Share& share : std::span(plan.shares).first(num_shares)) {
+    const std::size_t i = static_cast<std::size_t>(share.sequence);
+    if (guesses[i] > 0) share.count += pages.give_guesses(running[i], share.count, guesses[i]);
   }
   return plan;
 }

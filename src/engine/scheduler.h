@@ -22,6 +22,9 @@ struct SequenceView {
   int pages = 0;     // that it holds, or would hold after the prefix hit
   int taken = 0;  // waiting only: pages of the prefix hit that are cached and leased by nobody yet
   int most = std::numeric_limits<int>::max();  // tokens that it may be given in one step; 1 or more
+  // Tokens that may be computed beside the known ones, when the last of those is: guesses of what
+  // follows. They get what budget and pages the others leave.
+  int guesses = 0;
 };
 
 struct StepLimits {
@@ -32,7 +35,7 @@ struct StepLimits {
 
 struct Share {
   int sequence = 0;  // index into running; waiting[i] is running.size() + i
-  int count = 0;     // tokens to compute, at least 1
+  int count = 0;     // tokens to compute, at least 1; guesses are the last ones
 };
 
 struct StepPlan {

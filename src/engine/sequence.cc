@@ -48,7 +48,9 @@ Status check_request(const GenerateRequest& request, int vocab_size, int context
 Usage Sequence::usage(Clock::time_point now) const {
   Usage usage{.prompt_tokens = prompt_len,
               .cached_tokens = cached_tokens,
-              .completion_tokens = num_generated()};
+              .completion_tokens = num_generated(),
+              .drafted_tokens = num_drafted,
+              .accepted_tokens = num_accepted};
   usage.queue_s = seconds_between(submitted, started ? started_at : now);
   if (!started) return usage;
   const bool has_token = num_generated() > 0;

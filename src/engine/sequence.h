@@ -23,6 +23,15 @@ inline double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
+// What the draft layer knows of a sequence. Its slots [first, end) hold rows made of true states,
+// and `hidden` is the state of the last computed token, after the final norm. A layer that fell
+// behind starts over where states are known: it sees less then, and guesses worse for a while.
+struct DraftState {
+  int first = 1, end = 1;
+  std::vector<float> hidden = {};          // empty: not known
+  std::vector<std::int32_t> guesses = {};  // of what follows the tokens
+};
+
 struct Sequence {
   std::vector<std::int32_t> tokens;  // prompt, then sampled ones: all that is known
   int prompt_len = 0;
@@ -39,13 +48,15 @@ struct Sequence {
   bool progress = false;
   int priority = 0;
 
-  std::uint64_t arrival = 0;             // counts up
-  SequenceCache cache;                   // its length is how many tokens are computed
-  bool started = false;                  // kStarted was sent
-  int cached_tokens = 0;                 // of the prompt, when it started
-  int num_judged = 0;                    // of the prompt: their log-probs were sent
-  int told_progress = 0;                 // the last that was sent
-  Clock::time_point stalled_until = {};  // by its script
+  std::uint64_t arrival = 0;  // counts up
+  SequenceCache cache;        // its length is how many tokens are computed
+  DraftState draft = {};
+  int num_drafted = 0, num_accepted = 0;  // guesses that were judged, and those that were right
+  bool started = false;                   // kStarted was sent
+  int cached_tokens = 0;                  // of the prompt, when it started
+  int num_judged = 0;                     // of the prompt: their log-probs were sent
+  int told_progress = 0;                  // the last that was sent
+  Clock::time_point stalled_until = {};   // by its script
   Clock::time_point submitted;
   Clock::time_point started_at;
   Clock::time_point first_token_at;
@@ -56,12 +67,14 @@ struct Sequence {
   bool is_cancelled() const { return cancelled->load(std::memory_order_relaxed); }
   // Log-probs of its prompt are still to be sent: all of it has to be computed.
   bool judges_prompt() const { return prompt_logprobs >= 0 && num_judged < prompt_len; }
-  // What the script says of the token to sample next; -1: nothing.
-  std::int32_t scripted_token() const {
-    const std::size_t index = static_cast<std::size_t>(num_generated());
+  // What the script says of the token that comes `ahead` after those that are there; -1: nothing.
+  std::int32_t scripted_token(int ahead) const {
+    const std::size_t index = static_cast<std::size_t>(num_generated() + ahead);
     return script != nullptr && index < script->tokens.size() ? script->tokens[index] : -1;
   }
-  bool scripts_nan() const { return script != nullptr && script->nan_at == num_generated(); }
+  bool scripts_nan(int ahead) const {
+    return script != nullptr && script->nan_at == num_generated() + ahead;
+  }
   bool scripts_stall() const { return script != nullptr && script->stall_s > 0; }
   bool is_stop(std::int32_t token) const {
     return std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end();

@@ -24,6 +24,14 @@ void count_batch(BatchHistogram& histogram, int num_tokens) {
   histogram.sum += static_cast<std::uint64_t>(num_tokens);
 }
 
+void count_guesses(DraftStats& stats, const StepBatch::Member& member) {
+  if (member.num_compared == 0) return;
+  ++stats.rounds;
+  stats.drafted += static_cast<std::uint64_t>(member.num_compared);
+  stats.accepted += static_cast<std::uint64_t>(member.num_right);
+  for (int i = 0; i < member.num_right; ++i) ++stats.accepted_at[static_cast<std::size_t>(i)];
+}
+
 bool is_stalled(const Sequence& sequence, Clock::time_point now) {
   return sequence.scripts_stall() && (!sequence.started || now < sequence.stalled_until);
 }
@@ -37,7 +45,10 @@ StepLoop::StepLoop(const Model& model, Exec& exec, Cache& cache, const EngineOpt
       cache_(cache),
       options_(options),
       publish_(std::move(publish)),
-      alone_chunk_(options.max_batch_tokens, options.max_alone_tokens) {}
+      alone_chunk_(options.max_batch_tokens, options.max_alone_tokens),
+      policy_(options.draft_mode, options.num_drafts, draft_costs(model.info())) {
+  if (options.draft_mode != DraftMode::kOff) drafter_.emplace(model, exec, cache);
+}
 
 void StepLoop::add(std::unique_ptr<Sequence> sequence) {
   sequence->arrival = num_added_++;
@@ -128,6 +139,7 @@ SequenceView StepLoop::view_of(const Sequence& sequence, int judged_chunk) const
                     .computed = sequence.computed(),
                     .pages = static_cast<int>(sequence.cache.pages().size())};
   if (sequence.judges_prompt()) view.most = judged_chunk;
+  view.guesses = static_cast<int>(sequence.draft.guesses.size());
   return view;
 }
 
@@ -146,7 +158,7 @@ StepPlan StepLoop::plan() {
     if (running.empty() && waiting.empty()) return {};
     StepPlan next = plan_step(running, waiting, cache_.available_pages(), limits());
     if (next.preempt < 0) return next;
-    preempt_youngest();
+    if (!drop_guesses()) preempt_youngest();
   }
 }
 
@@ -194,12 +206,24 @@ bool StepLoop::is_being_computed(std::size_t waiting_index, int cached_pages) co
          std::any_of(waiting_.begin(), end, will_cache_more);
 }
 
+// Gives back the pages that only guesses need. False when there are none.
+bool StepLoop::drop_guesses() {
+  const std::size_t before = cache_.available_pages();
+  for (const SequencePtr& sequence : running_) {
+    if (sequence->draft.guesses.empty()) continue;
+    Drafter::drop_guesses(*sequence);
+    sequence->cache.truncate(sequence->computed());
+  }
+  return cache_.available_pages() > before;
+}
+
 // Its full pages stay in the prefix tree while there is room, so it may not even have to compute
 // them again. A stalled one may be it, though the plan did not know it: its pages are as good.
 void StepLoop::preempt_youngest() {
   SequencePtr sequence = std::move(running_.back());
   running_.pop_back();
   sequence->cache = SequenceCache();
+  sequence->draft = {};
   insert(waiting_, std::move(sequence));
   ++counters_.preemptions;
 }
@@ -211,6 +235,7 @@ void StepLoop::admit(Sequence& sequence) {
   const std::span<const std::int32_t> reusable =
       sequence.judges_prompt() ? std::span<const std::int32_t>() : sequence.tokens;
   sequence.cache = cache_.start(reusable, sequence.cache_salt);
+  if (drafter_.has_value()) drafter_->start(sequence);
   insert(running_, std::move(owner));
   if (!sequence.started) start(sequence);
 }
@@ -236,17 +261,51 @@ void StepLoop::run_batch(const std::vector<Share>& shares) {
     if (!status.has_value()) finish(sequence, FinishReason::kError, status.error());
   }
   if (batch_.empty()) return;
+  const bool keeps_up = drafter_.has_value() && policy_.keeps_up();
   const auto began = Clock::now();
-  batch_.run(model_, exec_, cache_, constraints_);
+  batch_.run(model_, exec_, cache_, constraints_, keeps_up);
+  if (drafter_.has_value()) draft(keeps_up, seconds_between(began, Clock::now()));
+  batch_.commit();
+  if (keeps_up) drafter_->committed(batch_);
   if (size() == 1) alone_chunk_.ran(batch_.num_tokens(), seconds_between(began, Clock::now()));
   ++counters_.steps;
   count_batch(counters_.batch_tokens, batch_.num_tokens());
   for (const StepBatch::Member& member : batch_.members()) report(member);
 }
 
+// Guesses what follows the tokens that the batch sampled, and tells the policy how this went.
+void StepLoop::draft(bool keeps_up, double verify_seconds) {
+  const auto members = batch_.members();
+  int num_going_on = 0;
+  bool is_even = true;  // all decode, with as many guesses
+  for (const StepBatch::Member& member : members) {
+    count_guesses(counters_.drafts, member);
+    for (int i = 0; i < member.num_compared && i <= member.num_right; ++i) {
+      policy_.judged(i, i < member.num_right);
+    }
+    if (member.samples && !member.ends) ++num_going_on;
+    is_even = is_even && member.count == 1 + member.num_guesses &&
+              member.num_guesses == members.front().num_guesses;
+  }
+  const int num_members = static_cast<int>(members.size());
+  if (is_even) policy_.verified(num_members, members.front().num_guesses, verify_seconds);
+  if (!keeps_up) {
+    Drafter::skip(batch_);
+    if (num_going_on > 0) policy_.choose(num_going_on);
+    return;
+  }
+  const int num_guesses = num_going_on > 0 ? policy_.choose(num_going_on) : 0;
+  const auto began = Clock::now();
+  drafter_->run(batch_, num_guesses);
+  if (is_even && num_going_on == num_members) {
+    policy_.drafted(num_members, num_guesses, seconds_between(began, Clock::now()));
+  }
+}
+
 void StepLoop::report(const StepBatch::Member& member) {
   Sequence& sequence = *member.sequence;
-  for (const StepBatch::Row& row : batch_.rows_of(member)) {
+  const auto rows = batch_.rows_of(member);
+  for (const StepBatch::Row& row : rows.first(std::min(rows.size(), member.num_prompt_rows + 1))) {
     if (!row.status.has_value()) return fail(sequence, row);
   }
   // Somebody's sink may cancel somebody else's ticket.
@@ -259,9 +318,19 @@ void StepLoop::report(const StepBatch::Member& member) {
                    .usage = sequence.usage(Clock::now())});
   }
   if (sequence.judges_prompt()) report_prompt(member);
-  if (!member.samples) return;
-  if (sequence.is_cancelled()) return finish(sequence, FinishReason::kCancelled);
-  emit_token(sequence, std::move(batch_.rows_of(member).back().sample));
+  if (member.samples) report_samples(member);
+}
+
+void StepLoop::report_samples(const StepBatch::Member& member) {
+  Sequence& sequence = *member.sequence;
+  sequence.num_drafted += member.num_compared;
+  sequence.num_accepted += member.num_right;
+  for (StepBatch::Row& row : batch_.rows_of(member).subspan(member.num_prompt_rows)) {
+    if (sequence.is_cancelled()) return finish(sequence, FinishReason::kCancelled);
+    if (!row.status.has_value()) return fail(sequence, row);
+    emit_token(sequence, std::move(row.sample));
+    if (sequence.sink == nullptr) return;
+  }
 }
 
 void StepLoop::report_prompt(const StepBatch::Member& member) {
@@ -344,6 +413,9 @@ EngineStats StepLoop::stats() const {
   stats.running = static_cast<int>(std::ranges::count_if(running_, alive));
   stats.waiting = static_cast<int>(std::ranges::count_if(waiting_, alive));
   stats.cache = cache_.stats();
+  stats.drafts.mode = options_.draft_mode;
+  stats.drafts.num_drafts = policy_.current();
+  stats.drafts.paused = policy_.paused();
   return stats;
 }
 

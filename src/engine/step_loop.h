@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/chunk_pacer.h"
 #include "engine/constraint_thread.h"
+#include "engine/draft_policy.h"
+#include "engine/drafter.h"
 #include "engine/engine.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -49,11 +52,14 @@ class StepLoop {
   SequenceView view_of(const Sequence& running, int judged_chunk) const;
   bool is_being_computed(std::size_t waiting_index, int cached_pages) const;
   void preempt_youngest();
+  bool drop_guesses();
   void admit(Sequence& sequence);
   void run_batch(const std::vector<Share>& shares);
+  void draft(bool keeps_up, double verify_seconds);
   void report(const StepBatch::Member& member);
   void report_prompt(const StepBatch::Member& member);
   void fail(Sequence& sequence, const StepBatch::Row& row);
+  void report_samples(const StepBatch::Member& member);
   void emit_token(Sequence& sequence, Sample sample);
   void start(Sequence& sequence);
   void finish(Sequence& sequence, FinishReason reason, Error error = {});
@@ -73,6 +79,8 @@ class StepLoop {
   std::vector<Sequence*> ready_, candidates_;
   ChunkPacer alone_chunk_;
   StepBatch batch_;
+  DraftPolicy policy_;
+  std::optional<Drafter> drafter_;  // with a model that can draft, unless it is off
   ConstraintThread constraints_;
 };
 

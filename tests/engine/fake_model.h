@@ -1,7 +1,10 @@
 // A model that shows page-table mistakes: it writes what it was given into the cache, and answers
-// from what it reads back through the page table. answer() says the same from the tokens alone.
+// from what it reads back through the page table. answer() says the same from the tokens alone. Its
+// draft layer guesses what the model will say, and complains about rows and states that are not
+// what they should be.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -24,6 +27,11 @@ class FakeModel : public Model {
   static constexpr int kVocabSize = 101;
   static constexpr std::int32_t kPoison = 100;  // a sequence that holds it has NaN logits
 
+  static constexpr int kHiddenSize = 9;
+  static constexpr int kDraftLayer = 2;
+
+  explicit FakeModel(bool drafts = false) : drafts_(drafts) {}
+
   // What one step ran.
   struct Span {
     int start, count;
@@ -31,7 +39,11 @@ class FakeModel : public Model {
 
   const ModelInfo& info() const override { return info_; }
   CacheSpec cache_spec() const override {
-    return {.name = "fake", .num_layers = 2, .row_bytes = sizeof(std::uint64_t)};
+    CacheSpec spec{.name = "fake", .num_layers = 2, .row_bytes = sizeof(std::uint64_t)};
+    if (!drafts_) return spec;
+    spec.num_layers = 3;
+    spec.page_state_bytes = sizeof(std::uint32_t) + kHiddenSize * sizeof(float);
+    return spec;
   }
   void forward(Exec&, Cache& cache, const Batch& batch, std::span<float> logits) const override {
     if (before_forward) before_forward(batch);
@@ -40,7 +52,13 @@ class FakeModel : public Model {
     for (const SequenceSpan& span : batch.sequences) {
       steps.back().push_back({span.start, span.count});
       write_rows(cache, batch, span);
+      for (int i = 0; i < span.count && !batch.hidden.empty(); ++i) {
+        encode(read_state(cache, span, span.start + i),
+               batch.hidden.subspan(static_cast<std::size_t>(span.begin + i) * kHiddenSize,
+                                    kHiddenSize));
+      }
     }
+    depth_ = 0;
     std::size_t sequence = 0;
     for (std::size_t i = 0; i < batch.logit_rows.size(); ++i) {
       const int row = batch.logit_rows[i];
@@ -53,6 +71,45 @@ class FakeModel : public Model {
   void forward_probed(Exec& exec, Cache& cache, const Batch& batch, std::span<float> logits,
                       const Probe&) const override {
     forward(exec, cache, batch, logits);
+  }
+
+  bool can_draft() const override { return drafts_; }
+  void draft(Exec&, Cache& cache, const DraftBatch& batch, std::span<float> logits) const override {
+    if (before_draft) before_draft(batch);
+    ++num_drafts;
+    check_spans(batch.tokens, batch.sequences);
+    GLINT_CHECK(batch.hidden.size() == batch.tokens.size() * kHiddenSize);
+    GLINT_CHECK(logits.size() == batch.logit_rows.size() * kVocabSize);
+    std::size_t next = 0;  // row of logits
+    for (const SequenceSpan& span : batch.sequences) {
+      GLINT_CHECK(span.start >= 1 && span.first >= 1 && span.first <= span.start);
+      if (depth_ == 0) check_slots(cache, span);
+      for (int i = 0; i < span.count; ++i) {
+        const std::size_t index = static_cast<std::size_t>(span.begin + i);
+        const auto hidden = batch.hidden.subspan(index * kHiddenSize, kHiddenSize);
+        const int slot = span.start + i;
+        // True states first; a guess is made of what its predecessor said.
+        if (depth_ == 0) GLINT_CHECK(decode(hidden) == read_state(cache, span, slot - 1));
+        State state = decode(hidden);
+        *row(cache, span, kDraftLayer, slot) = slot_row(local(batch.tokens[index], slot), state);
+        state.add(local(batch.tokens[index], slot));
+        if (next == batch.logit_rows.size() ||
+            batch.logit_rows[next] != static_cast<std::int32_t>(index)) {
+          continue;
+        }
+        const auto out = logits.subspan(next * kVocabSize, kVocabSize);
+        fill(state, out);
+        if (guesses_wrong && guesses_wrong(depth_, slot)) {
+          *std::ranges::max_element(out) = -9.0f;
+        }
+        if (guesses_poison) {
+          out[kPoison] = 9;
+        }
+        encode(state, batch.recycled.subspan(next * kHiddenSize, kHiddenSize));
+        ++next;
+      }
+    }
+    ++depth_;
   }
 
   // The logits after `tokens`, and the likeliest continuation.
@@ -80,6 +137,11 @@ class FakeModel : public Model {
 
   mutable std::vector<std::vector<Span>> steps;
   std::function<void(const Batch&)> before_forward;
+  std::function<void(const DraftBatch&)> before_draft;
+  mutable int num_drafts = 0;  // passes of the draft layer
+  // Whether the guess of this depth (0: the first) behind this slot is to be wrong.
+  std::function<bool(int depth, int slot)> guesses_wrong;
+  bool guesses_poison = false;  // all of them are kPoison
 
  private:
   // Rows of layer 0 depend on their own token, those of layer 1 on all before: a wrong page shows
@@ -93,7 +155,39 @@ class FakeModel : public Model {
       sum += row * row;
       if (row % kVocabSize == kPoison) poisoned = true;
     }
+    bool operator==(const State&) const = default;
   };
+
+  // Sixteen bits a float.
+  static void encode(const State& state, std::span<float> hidden) {
+    for (std::size_t i = 0; i < 4; ++i) {
+      hidden[i] = static_cast<float>((state.chain >> (16 * i)) & 0xffff);
+      hidden[4 + i] = static_cast<float>((state.sum >> (16 * i)) & 0xffff);
+    }
+    hidden[8] = state.poisoned ? 1 : 0;
+  }
+  static State decode(std::span<const float> hidden) {
+    State state{.chain = 0, .sum = 0, .poisoned = hidden[8] != 0};
+    for (std::size_t i = 0; i < 4; ++i) {
+      state.chain |= static_cast<std::uint64_t>(hidden[i]) << (16 * i);
+      state.sum |= static_cast<std::uint64_t>(hidden[4 + i]) << (16 * i);
+    }
+    return state;
+  }
+  static std::uint64_t slot_row(std::uint64_t local, const State& before) {
+    return fake_mix(before.chain * 31 + local) | 1;
+  }
+  // What earlier passes left, of all slots that this one may see.
+  static void check_slots(Cache& cache, const SequenceSpan& span) {
+    State before;
+    for (int slot = 0; slot < span.start; ++slot) {
+      const std::uint64_t local = *row(cache, span, 0, slot);
+      if (slot >= span.first) {
+        GLINT_CHECK(*row(cache, span, kDraftLayer, slot) == slot_row(local, before));
+      }
+      before.add(local);
+    }
+  }
 
   static std::uint64_t local(std::int32_t token, int position) {
     const auto scale = static_cast<std::uint64_t>(position) * 7919 + 13;
@@ -127,15 +221,20 @@ class FakeModel : public Model {
     }
     logits[kPoison] = state.poisoned ? logits[0] : -20.0f;  // never sampled on its own
   }
-  static void check_batch(const Batch& batch, std::span<float> logits) {
+  static void check_spans(std::span<const std::int32_t> tokens,
+                          std::span<const SequenceSpan> spans) {
     int begin = 0;
-    for (const SequenceSpan& span : batch.sequences) {
+    for (const SequenceSpan& span : spans) {
       GLINT_CHECK(span.begin == begin && span.count > 0 && span.start >= 0);
       GLINT_CHECK(span.pages.size() * kPageSize >=
                   static_cast<std::size_t>(span.start + span.count));
       begin += span.count;
     }
-    GLINT_CHECK(static_cast<std::size_t>(begin) == batch.tokens.size() && begin > 0);
+    GLINT_CHECK(static_cast<std::size_t>(begin) == tokens.size() && begin > 0);
+  }
+  static void check_batch(const Batch& batch, std::span<float> logits) {
+    check_spans(batch.tokens, batch.sequences);
+    GLINT_CHECK(batch.hidden.empty() || batch.hidden.size() == batch.tokens.size() * kHiddenSize);
     GLINT_CHECK(logits.size() == batch.logit_rows.size() * kVocabSize);
     for (std::size_t i = 1; i < batch.logit_rows.size(); ++i) {
       GLINT_CHECK(batch.logit_rows[i - 1] < batch.logit_rows[i]);
@@ -145,15 +244,19 @@ class FakeModel : public Model {
     ModelInfo info;
     info.model_type = "fake";
     info.vocab_size = kVocabSize;
+    info.hidden_size = kHiddenSize;
     return info;
   }
+  bool drafts_;
+  mutable int depth_ = 0;  // passes of the draft layer since the last step
   ModelInfo info_ = make_info();
 };
 
 // Everything a model runs with, and a cache of `num_pages`.
 struct FakeRig {
-  explicit FakeRig(std::size_t num_pages, bool prefix_reuse = true, int threads = 1)
-      : pool(threads), cache(model.cache_spec(), num_pages, prefix_reuse) {}
+  explicit FakeRig(std::size_t num_pages, bool prefix_reuse = true, int threads = 1,
+                   bool drafts = false)
+      : model(drafts), pool(threads), cache(model.cache_spec(), num_pages, prefix_reuse) {}
 
   FakeModel model;
   KernelTable table;
