@@ -1,14 +1,12 @@
 // glm4_moe (GLM-4.5, 4.5-Air, 4.6, 4.7): grouped-query attention with a partial rope and per-head
 // keys and values in the cache, a sigmoid-routed mixture of experts after the first dense layers,
-// and one multi-token-prediction layer that is recognised and left alone. Checked against
-// transformers 5.24 (modeling_glm4_moe.py) by tests/models.
+// and a draft layer. Checked against transformers 5.24 (modeling_glm4_moe.py) by tests/models.
 #include "models/glm4_moe.h"
 
 #include <fmt/format.h>
 
-#include "base/check.h"
 #include "models/config_reader.h"
-#include "models/layers/decoder.h"
+#include "models/layers/decoder_model.h"
 #include "models/layers/gqa.h"
 #include "models/tensor_binder.h"
 
@@ -68,15 +66,9 @@ Result<Config> parse_config(const Json& json) {
 
 // ---- weights
 
-struct Layer {
-  std::vector<float> input_layernorm;  // [hidden]
-  GqaWeights self_attn;
-  FeedForward mlp;
-};
-
 struct Weights {
-  DecoderEnds ends;
-  std::vector<Layer> layers;
+  DecoderWeights decoder;
+  std::vector<GqaWeights> self_attn;  // per layer
 };
 
 GqaWeights bind_attention(TensorBinder& b, const std::string& prefix, const Config& c) {
@@ -98,17 +90,11 @@ GqaWeights bind_attention(TensorBinder& b, const std::string& prefix, const Conf
   return w;
 }
 
-Weights bind_all(TensorBinder& b, const Config& c) {
+Weights bind_all(TensorBinder& b, const Config& c, bool draft) {
   Weights w;
-  w.ends = bind_ends(b, c.decoder);
-  for (int i = 0; i < c.decoder.num_layers && !b.hopeless(); ++i) {
-    const std::string prefix = fmt::format("model.layers.{}.", i);
-    Layer layer;
-    layer.input_layernorm = b.vector(prefix + "input_layernorm.weight", c.gqa.hidden_size);
-    layer.self_attn = bind_attention(b, prefix + "self_attn.", c);
-    layer.mlp = bind_feed_forward(b, c.decoder, i);
-    w.layers.push_back(std::move(layer));
-  }
+  w.decoder = bind_decoder(b, c.decoder, draft, [&](const std::string& prefix) {
+    w.self_attn.push_back(bind_attention(b, prefix, c));
+  });
   return w;
 }
 
@@ -146,68 +132,26 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
 
 // ---- forward
 
-class Glm4Moe final : public Model {
+class Glm4Moe final : public DecoderModel {
  public:
-  Glm4Moe(Config config, Weights weights, ModelInfo info,
+  Glm4Moe(const Config& config, Weights weights, ModelInfo info,
           std::shared_ptr<const Checkpoint> checkpoint, const LoadOptions& options)
-      : config_(std::move(config)),
-        weights_(std::move(weights)),
-        info_(std::move(info)),
-        checkpoint_(std::move(checkpoint)),
-        compute_(options.compute),
-        rope_frequencies_(rope_frequencies(config_.rope_theta, config_.gqa.rotary_dim)) {}
-
-  const ModelInfo& info() const override { return info_; }
-
-  CacheSpec cache_spec() const override {
-    const std::size_t element = compute_ == Compute::kF32 ? sizeof(float) : sizeof(bf16);
-    return {"kv_heads", config_.decoder.num_layers, size(config_.gqa.cache_width()) * element};
-  }
-
-  void forward(Exec& exec, Cache& cache, const Batch& batch,
-               std::span<float> logits) const override {
-    run({exec, config_.decoder, compute_, batch, nullptr}, cache, logits);
-  }
-
-  void forward_probed(Exec& exec, Cache& cache, const Batch& batch, std::span<float> logits,
-                      const Probe& probe) const override {
-    run({exec, config_.decoder, compute_, batch, &probe}, cache, logits);
-  }
+      : DecoderModel(config.decoder, std::move(weights.decoder), std::move(info),
+                     std::move(checkpoint), options,
+                     rope_frequencies(config.rope_theta, config.gqa.rotary_dim)),
+        dims_(config.gqa),
+        self_attn_(std::move(weights.self_attn)) {}
 
  private:
-  void run(const DecoderStep& step, Cache& cache, std::span<float> logits) const;
-
-  Config config_;
-  Weights weights_;
-  ModelInfo info_;
-  std::shared_ptr<const Checkpoint> checkpoint_;
-  Compute compute_;
-  std::vector<float> rope_frequencies_;
-};
-
-void Glm4Moe::run(const DecoderStep& step, Cache& cache, std::span<float> logits) const {
-  GLINT_CHECK(logits.size() >= step.batch.logit_rows.size() * size(config_.decoder.vocab_size));
-  Workspace& workspace = step.exec.workspace;
-  Workspace::Scope scope(workspace);
-  auto* h = workspace.array<float>(step.values());  // the residual stream
-  auto* y = workspace.array<float>(step.values());
-  embed(step, weights_.ends, h);
-  step.report("embed", h);
-  const RopeAngles rope = rope_angles(step.exec, step.batch, rope_frequencies_);
-  for (int i = 0; i < config_.decoder.num_layers; ++i) {
-    const Layer& layer = weights_.layers[size(i)];
-    const std::string name = step.probe == nullptr ? std::string() : fmt::format("layer{}.", i);
-    gqa_attention(step.exec, config_.gqa, layer.self_attn, layer.input_layernorm,
-                  config_.decoder.rms_norm_eps, {step.batch, cache, i, rope, compute_}, h, y);
-    step.report(name + "attn", y);
-    add_to_stream(step, y, h);
-    feed_forward(step, layer.mlp, name, h, y);
-    step.report(name + "mlp", y);
-    add_to_stream(step, y, h);
-    step.report(name + "out", h);
+  void attention(const AttentionStep& step, const float* x, float* y) const override {
+    gqa_attention(step.exec, dims_, self_attn_[size(step.layer)], step.input_layernorm,
+                  dims_.norm_eps,
+                  {step.batch, step.cache, step.layer, step.rope, compute(), step.first_key}, x, y);
   }
-  head(step, weights_.ends, h, logits);
-}
+
+  GqaDims dims_;
+  std::vector<GqaWeights> self_attn_;
+};
 
 }  // namespace
 
@@ -219,20 +163,21 @@ Result<ModelInfo> describe_glm4_moe(const Checkpoint& checkpoint) {
 Status check_glm4_moe(const Checkpoint& checkpoint) {
   GLINT_TRY(const Config config, parse_config(checkpoint.config()));
   TensorBinder binder(checkpoint);
-  bind_all(binder, config);
+  bind_all(binder, config, false);
   return binder.finish();
 }
 
 Result<std::unique_ptr<Model>> load_glm4_moe(std::shared_ptr<const Checkpoint> checkpoint,
                                              const LoadOptions& options) {
-  GLINT_TRY(Config config, parse_config(checkpoint->config()));
+  GLINT_TRY(const Config config, parse_config(checkpoint->config()));
+  GLINT_TRY(const bool draft, wants_draft(config.decoder, *checkpoint, options.draft));
   ModelInfo info = describe(config, *checkpoint);
   TensorBinder binder(*checkpoint, options);
-  Weights weights = bind_all(binder, config);
+  Weights weights = bind_all(binder, config, draft);
   GLINT_TRY_VOID(binder.finish());
   binder.load();
   return std::unique_ptr<Model>(std::make_unique<Glm4Moe>(
-      std::move(config), std::move(weights), std::move(info), std::move(checkpoint), options));
+      config, std::move(weights), std::move(info), std::move(checkpoint), options));
 }
 
 }  // namespace glint

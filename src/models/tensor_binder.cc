@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -359,6 +360,32 @@ std::vector<float> TensorBinder::vector(const std::string& name, int n) {
   std::vector<float> values(static_cast<std::size_t>(n));
   widen(tensor->dtype, tensor->bytes.data(), values.size(), values.data());
   return values;
+}
+
+bool TensorBinder::same_contents(const std::string& name, const std::string& other) const {
+  const TensorRef* a = checkpoint_.find(name);
+  const TensorRef* b = checkpoint_.find(other);
+  if (a == nullptr || b == nullptr || a->dtype != b->dtype || a->shape != b->shape ||
+      a->bytes.size() != b->bytes.size()) {
+    return false;
+  }
+  std::atomic<bool> same = true;
+  const auto compare = [&](std::size_t piece, int) {
+    const std::size_t at = piece * kPieceBytes;
+    const std::size_t n = std::min(kPieceBytes, a->bytes.size() - at);
+    if (same && std::memcmp(a->bytes.data() + at, b->bytes.data() + at, n) != 0) same = false;
+    for (const TensorRef* tensor : {a, b}) {
+      const std::byte* file = tensor->file->bytes().data();
+      tensor->file->release(static_cast<std::size_t>(tensor->bytes.data() - file) + at, n);
+    }
+  };
+  const std::size_t pieces = (a->bytes.size() + kPieceBytes - 1) / kPieceBytes;
+  if (options_.pool != nullptr) {
+    options_.pool->run(pieces, compare);
+  } else {
+    for (std::size_t piece = 0; piece < pieces; ++piece) compare(piece, 0);
+  }
+  return same;
 }
 
 void TensorBinder::skip(const std::function<bool(std::string_view)>& matches) {

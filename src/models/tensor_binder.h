@@ -42,6 +42,8 @@ class TensorBinder {
   // A vector [n] as float32.
   std::vector<float> vector(const std::string& name, int n);
   bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
+  // Whether two tensors have the same type, shape and bytes, all of which are read.
+  bool same_contents(const std::string& name, const std::string& other) const;
   // Tensors that are left alone on purpose.
   void skip(const std::function<bool(std::string_view)>& matches);
 

@@ -87,6 +87,7 @@ Runner::Runner(const std::filesystem::path& path, const Options& options)
   load.quant = options.quant;
   load.repack = options.repack;
   load.packed_cache = options.packed_cache;
+  load.draft = options.draft;
   load.kernels = &exec_.kernels;
   load.pool = &pool_;
   model_ = must(load_model(must(Checkpoint::open(path)), load));

@@ -61,6 +61,7 @@ class Runner {
     WeightQuant quant = WeightQuant::kAsIs;
     bool repack = true;
     std::filesystem::path packed_cache = {};
+    DraftLayer draft = DraftLayer::kOff;
   };
   // `path` is what Checkpoint::open takes.
   Runner(const std::filesystem::path& path, const Options& options);
@@ -78,6 +79,7 @@ class Runner {
   int vocab() const { return model_->info().vocab_size; }
   Cache& cache() { return *cache_; }
   const Model& model() const { return *model_; }
+  Exec& exec() { return exec_; }
 
  private:
   std::unique_ptr<Model> model_;

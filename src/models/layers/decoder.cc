@@ -64,7 +64,7 @@ FeedForward bind_feed_forward(TensorBinder& binder, const DecoderConfig& config,
   FeedForward w;
   w.post_attention_layernorm =
       binder.vector(prefix + "post_attention_layernorm.weight", config.hidden_size);
-  w.dense = config.dense[size(layer)];
+  w.dense = layer < config.num_layers && config.dense[size(layer)];
   if (w.dense) {
     w.mlp = bind_mlp(binder, prefix + "mlp.", config.hidden_size, config.intermediate_size);
   } else {
@@ -85,8 +85,7 @@ DecoderEnds bind_ends(TensorBinder& binder, const DecoderConfig& config) {
     w.lm_head = w.embed_tokens;
     binder.skip([](std::string_view name) { return name == "lm_head.weight"; });
   }
-  binder.skip(
-      [&](std::string_view name) { return belongs_to_mtp(name, config) || is_derived(name); });
+  binder.skip(is_derived);
   return w;
 }
 
@@ -94,10 +93,10 @@ void DecoderStep::report(const std::string& name, const float* values) const {
   if (probe != nullptr) (*probe)(name, values, batch.tokens.size(), hidden());
 }
 
-void embed(const DecoderStep& step, const DecoderEnds& ends, float* h) {
+void embed(const DecoderStep& step, const Weight& embed_tokens, float* h) {
   const std::size_t d = step.hidden();
   step.exec.pool.run(step.batch.tokens.size(), [&](std::size_t t, int) {
-    decode_row(ends.embed_tokens, size(step.batch.tokens[t]), {h + t * d, d});
+    decode_row(embed_tokens, size(step.batch.tokens[t]), {h + t * d, d});
   });
 }
 
@@ -133,29 +132,38 @@ void feed_forward(const DecoderStep& step, const FeedForward& weights, const std
   moe(exec, step.compute, step.config.router, weights.moe, x, tokens, d, routing, y);
 }
 
-void head(const DecoderStep& step, const DecoderEnds& ends, const float* h,
-          std::span<float> logits) {
+void final_states(const DecoderStep& step, const std::vector<float>& norm, const float* h) {
+  Exec& exec = step.exec;
+  Workspace::Scope scope(exec.workspace);
+  float* normed = step.batch.hidden.data();
+  if (step.batch.hidden.empty()) {
+    if (step.probe == nullptr) return;
+    normed = exec.workspace.array<float>(step.values());
+  }
+  for_tokens(step, [&](int first, int count) {
+    for (std::size_t t = size(first); t < size(first + count); ++t) {
+      exec.kernels.rms_norm(h + t * step.hidden(), norm.data(), step.config.hidden_size,
+                            step.config.rms_norm_eps, normed + t * step.hidden());
+    }
+  });
+  step.report("norm", normed);
+}
+
+void head(const DecoderStep& step, const std::vector<float>& norm, const Weight& lm_head,
+          const float* h, float* normed, std::span<float> logits) {
+  const std::span<const std::int32_t> rows = step.batch.logit_rows;
+  if (rows.empty()) return;
   Exec& exec = step.exec;
   Workspace::Scope scope(exec.workspace);
   const std::size_t d = step.hidden();
-  const float eps = step.config.rms_norm_eps;
-  if (step.probe != nullptr) {
-    auto* normed = exec.workspace.array<float>(step.values());
-    for (std::size_t t = 0; t < step.batch.tokens.size(); ++t) {
-      exec.kernels.rms_norm(h + t * d, ends.norm.data(), step.config.hidden_size, eps,
-                            normed + t * d);
-    }
-    step.report("norm", normed);
-  }
-  const std::span<const std::int32_t> rows = step.batch.logit_rows;
-  if (rows.empty()) return;
   auto* last = exec.workspace.array<float>(rows.size() * d);
   for (std::size_t r = 0; r < rows.size(); ++r)
     std::memcpy(last + r * d, h + size(rows[r]) * d, d * sizeof(float));
-  const MatmulKernels& kernels = matmul_kernels(exec.kernels, ends.lm_head.format(), step.compute);
-  const Activations x = rms_norm_pack(exec, kernels, last, d, ends.norm.data(), eps,
-                                      static_cast<int>(rows.size()), step.config.hidden_size);
-  matmul(exec, {x, &ends.lm_head, logits.data(), size(step.config.vocab_size)});
+  const MatmulKernels& kernels = matmul_kernels(exec.kernels, lm_head.format(), step.compute);
+  const Activations x =
+      rms_norm_pack(exec, kernels, last, d, norm.data(), step.config.rms_norm_eps,
+                    static_cast<int>(rows.size()), step.config.hidden_size, normed);
+  matmul(exec, {x, &lm_head, logits.data(), size(step.config.vocab_size)});
 }
 
 }  // namespace glint

@@ -1,5 +1,5 @@
 // What the families of decoder_config.h share of their weights and of a step: the embedding, the
-// feed-forward half of a layer, the head. Each family binds and runs its attention itself.
+// feed-forward half of a layer, the head. decoder_model.h puts them together.
 #pragma once
 
 #include <span>
@@ -29,7 +29,7 @@ struct DecoderEnds {
 };
 
 FeedForward bind_feed_forward(TensorBinder& binder, const DecoderConfig& config, int layer);
-// Also skips what no family reads: layers of multi-token prediction, derived buffers.
+// Also skips derived buffers, which no family reads.
 DecoderEnds bind_ends(TensorBinder& binder, const DecoderConfig& config);
 
 // What the parts of a step run with.
@@ -48,14 +48,17 @@ struct DecoderStep {
 };
 
 // h = the rows of the batch's tokens; h [tokens, hidden].
-void embed(const DecoderStep& step, const DecoderEnds& ends, float* h);
+void embed(const DecoderStep& step, const Weight& embed_tokens, float* h);
 // h += y.
 void add_to_stream(const DecoderStep& step, const float* y, float* h);
 // y = feed_forward(norm(h)); `name` is the probe's prefix of the layer.
 void feed_forward(const DecoderStep& step, const FeedForward& weights, const std::string& name,
                   const float* h, float* y);
-// Logits [logit_rows, vocab] of the batch's rows that need them.
-void head(const DecoderStep& step, const DecoderEnds& ends, const float* h,
-          std::span<float> logits);
+// norm(h) of every row, for whoever wants it: the batch or the probe.
+void final_states(const DecoderStep& step, const std::vector<float>& norm, const float* h);
+// Logits [logit_rows, vocab] of the batch's rows that need them, and with `normed` their norm(h)
+// [logit_rows, hidden].
+void head(const DecoderStep& step, const std::vector<float>& norm, const Weight& lm_head,
+          const float* h, float* normed, std::span<float> logits);
 
 }  // namespace glint

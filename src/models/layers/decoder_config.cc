@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "models/layers/draft.h"
+
 namespace glint {
 namespace {
 
@@ -123,7 +125,6 @@ void describe_tensors(const DecoderConfig& c, const Checkpoint& checkpoint, Mode
     if (belongs_to_mtp(name, c)) {
       std::uint64_t elements = 1;
       for (const std::int64_t dim : tensor.shape) elements *= static_cast<std::uint64_t>(dim);
-      info.mtp_present = true;
       info.mtp_parameters += elements;
       continue;
     }
@@ -193,6 +194,7 @@ void describe_decoder(const DecoderConfig& config, std::uint64_t attention_param
   info.total_parameters = counts.total;
   info.active_parameters = counts.active;
   describe_tensors(config, checkpoint, info);
+  describe_draft(config, checkpoint, info);
   if (config.mtp_layers > 0 && checkpoint.has_weights() && !info.mtp_present) {
     info.notes.push_back(fmt::format(
         "config.json declares {} MTP layer(s), but the checkpoint has no such tensors: MTP "

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/integers.h"
 #include "ops/attention.h"
@@ -90,8 +91,28 @@ void finish_key_and_value(const Gqa& gqa, std::size_t token, std::byte* row) {
   }
 }
 
+// The row of a position in its page, of the first key head.
+std::byte* cache_row(const Gqa& gqa, const SequenceSpan& sequence, int position) {
+  const PageId page = sequence.pages[size(position / kPageSize)];
+  return gqa.step.cache.rows(page, gqa.step.layer) + size(position % kPageSize) * gqa.head_bytes();
+}
+
+void clear_first_rows(const Gqa& gqa) {
+  const int rows = gqa.step.first_key;
+  for (const SequenceSpan& sequence : gqa.step.batch.sequences) {
+    if (sequence.count == 0 || sequence.start != rows) continue;
+    for (int position = 0; position < rows; ++position) {
+      for (int head = 0; head < 2 * gqa.dims.num_kv_heads; ++head) {
+        std::memset(cache_row(gqa, sequence, position) + gqa.head_offset(head), 0,
+                    gqa.head_bytes());
+      }
+    }
+  }
+}
+
 void finish_projections(const Gqa& gqa) {
   const Batch& batch = gqa.step.batch;
+  clear_first_rows(gqa);
   auto* row_sequence = gqa.exec.workspace.array<std::int32_t>(batch.tokens.size());
   for (std::size_t s = 0; s < batch.sequences.size(); ++s) {
     std::fill_n(row_sequence + batch.sequences[s].begin, batch.sequences[s].count,
@@ -100,11 +121,8 @@ void finish_projections(const Gqa& gqa) {
   gqa.exec.pool.run(batch.tokens.size(), [&](std::size_t t, int) {
     const SequenceSpan& sequence = batch.sequences[size(row_sequence[t])];
     const int position = sequence.start + static_cast<int>(t) - sequence.begin;
-    const PageId page = sequence.pages[size(position / kPageSize)];
     finish_query(gqa, t);
-    finish_key_and_value(
-        gqa, t,
-        gqa.step.cache.rows(page, gqa.step.layer) + size(position % kPageSize) * gqa.head_bytes());
+    finish_key_and_value(gqa, t, cache_row(gqa, sequence, position));
   });
 }
 
@@ -140,6 +158,7 @@ void attend_all(const Gqa& gqa) {
       job.num_queries = sequence.count;
       job.rows_per_query = d.group();
       job.start = sequence.start;
+      job.first_key = gqa.step.first_key;
       const auto of_head = [&](int which) -> std::span<const std::byte* const> {
         return {pages + size(which) * size(num_pages), size(num_pages)};
       };

@@ -43,6 +43,8 @@ struct GqaStep {
   int layer;  // of the cache
   RopeAngles rope;
   Compute compute;  // kBf16: the cache holds bf16; kF32: float32
+  // Rows before it are not attended to; the step that starts there fills them with zeros.
+  int first_key = 0;
 };
 
 // y = attention(x): x [tokens, hidden] float32, normed by `input_norm` on the way in; y [tokens,

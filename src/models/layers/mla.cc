@@ -57,12 +57,24 @@ std::byte* cache_row(const Mla& mla, const SequenceSpan& sequence, int position)
          size(position % kPageSize) * size(mla.dims.cache_width()) * mla.element_bytes();
 }
 
+void clear_first_rows(const Mla& mla) {
+  const int rows = mla.step.first_key;
+  for (const SequenceSpan& sequence : mla.step.batch.sequences) {
+    if (sequence.count == 0 || sequence.start != rows) continue;
+    for (int position = 0; position < rows; ++position) {
+      std::memset(cache_row(mla, sequence, position), 0,
+                  size(mla.dims.cache_width()) * mla.element_bytes());
+    }
+  }
+}
+
 // Norms the latent, turns the rope parts of key and queries, and writes the cache rows.
 void finish_projections(const Mla& mla) {
   const MlaDims& d = mla.dims;
   const KernelTable& table = mla.exec.kernels;
   const Batch& batch = mla.step.batch;
   const int half = d.qk_rope_head_dim / 2;
+  clear_first_rows(mla);
   auto* row_sequence = mla.exec.workspace.array<std::int32_t>(batch.tokens.size());
   for (std::size_t s = 0; s < batch.sequences.size(); ++s) {
     std::fill_n(row_sequence + batch.sequences[s].begin, batch.sequences[s].count,
@@ -164,6 +176,7 @@ void attend_absorbed(const Mla& mla, int first, int rows) {
     job.num_queries = end - begin;
     job.rows_per_query = heads;
     job.start = sequence.start + begin - sequence.begin;
+    job.first_key = mla.step.first_key;
     const auto pages = layer_pages(mla, sequence, job.start + job.num_queries);
     job.kv = {pages, size(width) * mla.element_bytes(), pages, size(width) * mla.element_bytes()};
     job.dk = width;
@@ -326,6 +339,7 @@ void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
       job.num_queries = sequence.count;
       job.rows_per_query = 1;
       job.start = sequence.start;
+      job.first_key = mla.step.first_key;
       job.kv = {{k_pages + i * num_pages, size(num_pages)},
                 size(d.qk_head_dim()) * element,
                 {v_pages + i * num_pages, size(num_pages)},

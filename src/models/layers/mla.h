@@ -65,6 +65,8 @@ struct MlaStep {
   RopeAngles rope;
   Compute compute;  // kBf16: the cache holds bf16 rows; kF32: float32 rows
   LatentForm form;
+  // Rows before it are not attended to; the step that starts there fills them with zeros.
+  int first_key = 0;
 };
 
 // y = attention(x): x [tokens, hidden] float32, normed by `input_norm` on the way in; y [tokens,
