@@ -109,6 +109,8 @@ void DecoderModel::draft(Exec& exec, Cache& cache, const DraftBatch& draft_batch
             {exec, batch, cache, config_.num_layers, rope, kFirstDraftSlot,
              weights_.layers.back().input_layernorm},
             h, y);
+  // What is recycled is the state after the norm, as in transformers and SGLang. vLLM takes it
+  // before; the demo model accepts as many drafts of drafts either way.
   head(step, weights_.draft->shared_head_norm, weights_.draft->shared_head, h,
        draft_batch.recycled.empty() ? nullptr : draft_batch.recycled.data(), logits);
 }
