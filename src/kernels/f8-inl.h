@@ -1,8 +1,9 @@
 // Matrix products of e4m3 weights with a grid of scales (tensor/scale_grid.h): kColumnBlock weight
 // rows at a time are widened into scratch, where the products of a float format read them. So they
-// have the bits that the widened matrix would have.
+// have the bits that the widened matrix would have. A few rows of activations are not worth the
+// scratch: Few multiplies what it widens at once, adding up in the same order.
 //
-// Row says how a row is widened: to elements of type Row::Stored by Row::widen(from, scale, n, to).
+// Row says how rows are widened: to elements of type Row::Stored by row(from, scale, n, to).
 // Included inside a target region.
 #pragma once
 
@@ -21,7 +22,7 @@ struct F8Row {
   using Stored = typename Step::Stored;
   static constexpr int kStep = 2 * V::kLanes;
 
-  static void widen(const std::byte* from, float scale, int n, Stored* to) {
+  void operator()(const std::byte* from, float scale, int n, Stored* to) const {
     const typename V::Reg s = Step::scale(scale);
     int i = 0;
     for (; i + kStep <= n; i += kStep) Step::widen(from + i, s, to + i);
@@ -50,12 +51,17 @@ struct F8StepToF32 {
 template <typename V>
 struct F8StepToBf16 {
   using Stored = std::uint16_t;
-  static typename V::Reg scale(float value) { return V::set1(value * 0x1p8f); }
-  static void widen(const std::byte* from, typename V::Reg scale, std::uint16_t* to) {
-    typename V::Reg even, odd;
+  using Reg = typename V::Reg;
+  static Reg scale(float value) { return V::set1(value * 0x1p8f); }
+  [[gnu::always_inline]] static void widen(const std::byte* from, Reg scale, Reg& even, Reg& odd) {
     V::load_e4m3_apart(from, even, odd);
-    V::store_upper_halves(to, V::round_to_bf16(V::mul(even, scale)),
-                          V::round_to_bf16(V::mul(odd, scale)));
+    even = V::round_to_bf16(V::mul(even, scale));
+    odd = V::round_to_bf16(V::mul(odd, scale));
+  }
+  static void widen(const std::byte* from, Reg scale, std::uint16_t* to) {
+    Reg even, odd;
+    widen(from, scale, even, odd);
+    V::store_upper_halves(to, even, odd);
   }
 };
 
@@ -64,7 +70,14 @@ using F8ToF32 = F8Row<V, F8StepToF32<V>>;
 template <typename V>
 using F8ToBf16 = F8Row<V, F8StepToBf16<V>>;
 
-template <typename Inner, typename Row>
+// Never few.
+struct F8NoFew {
+  static bool takes(int, const ScaleGrid&, int) { return false; }
+  static void matmul(const MatmulArgs&) {}
+  static void gate_up(const GateUpArgs&) {}
+};
+
+template <typename Inner, typename Row, typename Few = F8NoFew>
 struct F8Matmul {
   using Stored = typename Row::Stored;
 
@@ -74,24 +87,22 @@ struct F8Matmul {
   }
   static std::size_t block_bytes(int k) { return kColumnBlock * row_bytes(k); }
 
-  static void widen_row(const std::byte* from, const float* scales, int block_cols, int k,
-                        std::byte* to) {
-    auto* out = reinterpret_cast<Stored*>(to);
-    for (int start = 0; start < k; start += block_cols) {
-      const int length = k - start < block_cols ? k - start : block_cols;
-      Row::widen(from + start, *scales++, length, out + start);
-    }
-  }
-  // Rows [n, n + columns).
+  // Rows [n, n + columns): all of them under one rectangle's columns before the next.
   static void widen_rows(const std::byte* w, std::size_t stride, const ScaleGrid& grid, int n,
                          int columns, int k, std::byte* to) {
-    for (int c = 0; c < columns; ++c, to += row_bytes(k)) {
-      widen_row(w + static_cast<std::size_t>(n + c) * stride, grid.row(n + c), grid.block_cols, k,
-                to);
+    Row widen;
+    for (int start = 0; start < k; start += grid.block_cols) {
+      const int length = k - start < grid.block_cols ? k - start : grid.block_cols;
+      for (int c = 0; c < columns; ++c) {
+        const std::byte* from = w + static_cast<std::size_t>(n + c) * stride + start;
+        auto* out = reinterpret_cast<Stored*>(to + static_cast<std::size_t>(c) * row_bytes(k));
+        widen(from, grid.row(n + c)[start / grid.block_cols], length, out + start);
+      }
     }
   }
 
   static void matmul(const MatmulArgs& a) noexcept {
+    if (Few::takes(a.rows, a.grid, a.k)) return Few::matmul(a);
     MatmulArgs part = a;
     part.w = a.scratch;
     part.w_stride = row_bytes(a.k);
@@ -106,6 +117,8 @@ struct F8Matmul {
   }
 
   static void gate_up(const GateUpArgs& a) noexcept {
+    if (Few::takes(a.rows, a.gate_grid, a.k) && Few::takes(a.rows, a.up_grid, a.k))
+      return Few::gate_up(a);
     GateUpArgs part = a;
     part.w_gate = a.scratch;
     part.w_up = a.scratch + block_bytes(a.k);

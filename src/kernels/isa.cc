@@ -78,7 +78,8 @@ bool available(Isa isa) {
       return avx512_bf16;
     case Isa::kAmx:
       return avx512_bf16 && (states & kTileStates) == kTileStates && bit(leaf7.edx, 22) &&
-             bit(leaf7.edx, 24) && bit(leaf7.edx, 25) && has_vnni512() && tile_permission();
+             bit(leaf7.edx, 24) && bit(leaf7.edx, 25) && bit(leaf7.ecx, 1) && has_vnni512() &&
+             tile_permission();  // with VBMI, as all of them have
   }
   return false;
 }

@@ -2,6 +2,7 @@
 
 #include <immintrin.h>
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -20,12 +21,12 @@
 #endif
 
 GLINT_TARGET_BEGIN(
-    "amx-tile,amx-int8,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
+    "amx-tile,amx-int8,amx-bf16,avx512bf16,avx512vbmi,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 
 #include "kernels/amx/attend-inl.h"
+#include "kernels/amx/f8-inl.h"
 #include "kernels/amx/matmul-inl.h"
 #include "kernels/amx/tiles-inl.h"
-#include "kernels/avx512/f8pairs-inl.h"
 #include "kernels/avx512/vec512-inl.h"
 #include "kernels/math-inl.h"
 
@@ -36,7 +37,7 @@ KernelTable make_table() {
   KernelTable table = avx512_table();
   table.isa = Isa::kAmx;
   table.bf16 = TileMatmul<RealTiles>::kernels();
-  table.f8 = F8Matmul<TileMatmul<RealTiles>, F8ToPairs>::kernels();
+  table.f8 = F8TileMatmul<RealTiles>::kernels();
   table.attend_bf16 = TileAttend<RealTiles>::kernels();
   fill_amx_panels(table);
   return table;

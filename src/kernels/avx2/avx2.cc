@@ -16,7 +16,7 @@ GLINT_TARGET_BEGIN("avx2,fma,f16c")
 
 #include "kernels/attend-inl.h"
 #include "kernels/avx2/vec256-inl.h"
-#include "kernels/f8-inl.h"
+#include "kernels/f8few-inl.h"
 #include "kernels/matmul-inl.h"
 
 namespace glint {
@@ -36,7 +36,7 @@ KernelTable make_table() {
   table.f32 = Matmul<F32>::kernels();
   table.f16 = Matmul<F16>::kernels();
   table.f16_f32 = Matmul<F16Wide>::kernels();
-  table.f8 = F8Matmul<Matmul<Bf16>, F8ToBf16<Vec256>>::kernels();
+  table.f8 = F8Matmul<Matmul<Bf16>, F8ToBf16<Vec256>, F8Few<Bf16, F8LoadBf16<Vec256>>>::kernels();
   table.f8_f32 = F8Matmul<Matmul<F32>, F8ToF32<Vec256>>::kernels();
   fill_avx2_panels(table);
   table.attend_bf16 = Attend<Bf16, Bf16>::kernels();

@@ -22,7 +22,7 @@ GLINT_TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 
 #include "kernels/attend-inl.h"
 #include "kernels/avx512/vec512-inl.h"
-#include "kernels/f8-inl.h"
+#include "kernels/f8few-inl.h"
 #include "kernels/matmul-inl.h"
 
 namespace glint {
@@ -42,7 +42,7 @@ KernelTable make_table() {
   table.f32 = Matmul<F32>::kernels();
   table.f16 = Matmul<F16>::kernels();
   table.f16_f32 = Matmul<F16Wide>::kernels();
-  table.f8 = F8Matmul<Matmul<Bf16>, F8ToBf16<Vec512>>::kernels();
+  table.f8 = F8Matmul<Matmul<Bf16>, F8ToBf16<Vec512>, F8Few<Bf16, F8LoadBf16<Vec512>>>::kernels();
   table.f8_f32 = F8Matmul<Matmul<F32>, F8ToF32<Vec512>>::kernels();
   table.attend_bf16 = Attend<Bf16, Bf16>::kernels();
   table.attend_f32 = Attend<F32, F32>::kernels();

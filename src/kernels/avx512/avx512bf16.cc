@@ -21,6 +21,7 @@ GLINT_TARGET_BEGIN("avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 #include "kernels/attend-inl.h"
 #include "kernels/avx512/f8pairs-inl.h"
 #include "kernels/avx512/vec512-inl.h"
+#include "kernels/f8few-inl.h"
 #include "kernels/matmul-inl.h"
 
 namespace glint {
@@ -61,11 +62,19 @@ struct PairFormat {
   }
 };
 
+// e4m3 as PairFormat reads bfloat16.
+struct F8LoadPairs {
+  static __m512 scale(float value) { return F8StepToPairs::scale(value); }
+  [[gnu::always_inline]] static void load(const std::byte* from, __m512 scale, __m512 (&w)[1]) {
+    w[0] = _mm512_castsi512_ps(F8StepToPairs::widened(from, scale));
+  }
+};
+
 KernelTable make_table() {
   KernelTable table = avx512_table();
   table.isa = Isa::kAvx512Bf16;
   table.bf16 = Matmul<PairFormat>::kernels();
-  table.f8 = F8Matmul<Matmul<PairFormat>, F8ToPairs>::kernels();
+  table.f8 = F8Matmul<Matmul<PairFormat>, F8ToPairs, F8Few<PairFormat, F8LoadPairs>>::kernels();
   // Weights of the values stay float32: rounding them would cost accuracy, and the products with
   // keys are the dearer part.
   table.attend_bf16 = Attend<PairFormat, Bf16Format<Vec512, false>>::kernels();

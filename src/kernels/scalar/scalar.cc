@@ -111,7 +111,7 @@ struct Matmul {
 template <typename T>
 struct F8To {
   using Stored = T;
-  static void widen(const std::byte* from, float scale, int n, T* to) {
+  void operator()(const std::byte* from, float scale, int n, T* to) const {
     for (int i = 0; i < n; ++i)
       store(e4m3_to_float(std::to_integer<std::uint8_t>(from[i])) * scale, to + i);
   }
