@@ -225,11 +225,15 @@ Status Checkpoint::read_json_files() {
   if (!config && config.error().code == ErrorCode::kNotFound) return no_config(folder_);
   if (!config) return config.error();
   config_ = std::move(*config);
-  auto generation = read_json_object(folder_ / "generation_config.json");
-  if (generation) {
-    generation_config_ = std::move(*generation);
-  } else if (generation.error().code != ErrorCode::kNotFound) {
-    return generation.error();
+  const std::pair<const char*, Json*> others[] = {{"generation_config.json", &generation_config_},
+                                                  {"hf_quant_config.json", &hf_quant_config_}};
+  for (const auto& [name, to] : others) {
+    auto read = read_json_object(folder_ / name);
+    if (read) {
+      *to = std::move(*read);
+    } else if (read.error().code != ErrorCode::kNotFound) {
+      return read.error();
+    }
   }
   return {};
 }

@@ -71,6 +71,7 @@ class Checkpoint {
   const std::vector<std::string>& notes() const { return notes_; }
   const Json& config() const { return config_; }  // config.json, always an object
   const Json& generation_config() const { return generation_config_; }  // null when absent
+  const Json& hf_quant_config() const { return hf_quant_config_; }      // null when absent
   bool has_weights() const { return !tensors_.empty(); }
 
   // nullptr when absent; the reference stays valid for the checkpoint's life.
@@ -92,6 +93,7 @@ class Checkpoint {
   std::vector<std::string> notes_;
   Json config_;
   Json generation_config_;
+  Json hf_quant_config_;
   std::map<std::string, TensorRef, std::less<>> tensors_;
   std::vector<std::string> files_;
   std::vector<std::string> ignored_files_;

@@ -19,7 +19,7 @@ constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference impleme
 constexpr int kMaxHeaderDepth = 8;                      // a valid one needs 3
 
 // In the format's list, but not among the types this program reads.
-constexpr std::string_view kNamedButUnread[] = {"F4",          "F6_E2M3",     "F6_E3M2", "F8_E8M0",
+constexpr std::string_view kNamedButUnread[] = {"F4",          "F6_E2M3",     "F6_E3M2",
                                                 "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"};
 
 // Where a complaint is about: the file, and in it the tensor.
@@ -38,6 +38,7 @@ Result<DType> read_dtype(const Place& place, const Json& entry) {
   const Json* name = entry.find("dtype");
   if (name == nullptr || !name->is_string()) return place.corrupt_because("it has no dtype");
   if (const auto dtype = dtype_from_name(name->as_string())) return *dtype;
+  if (name->as_string() == "F8_E8M0") return DType::kU8;  // an exponent, as others store it
   if (std::find(std::begin(kNamedButUnread), std::end(kNamedButUnread), name->as_string()) !=
       std::end(kNamedButUnread)) {
     return unsupported(fmt::format(

@@ -28,12 +28,18 @@ namespace glint {
 enum class WeightPart { kAttention, kExperts, kFeedForward, kRouter, kVectors, kEmbedding, kHead };
 inline constexpr int kNumWeightParts = 7;
 
-// Tensors of one part of a network that have the same type and shape in the checkpoint.
+// Matrices or vectors of one part of a network that are stored alike and have the same shape in the
+// checkpoint.
 struct WeightGroup {
   WeightPart part = WeightPart::kAttention;
-  DType type = DType::kF32;
+  DType type = DType::kF32;          // of quantised matrices: that of StoredMatrix
   std::uint64_t rows = 1, cols = 0;  // of each; a vector is one row
   std::uint64_t count = 0;
+  std::string storage = {};  // "NVFP4 (e2m1, groups of 16, ...)"; empty: `type` says it all
+  std::uint64_t nbytes = 0;  // of each in the checkpoint, scales included
+  std::uint64_t scales = 0;  // of each FP8 matrix
+  bool in_parts = false;     // codes and scales lie apart in the file, and are put together
+  bool expanded = false;     // becomes bf16 or float32 when it is loaded
 
   std::uint64_t parameters() const { return rows * cols * count; }
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "checkpoint/quant_config.h"
 #include "models/glm4_moe.h"
 #include "models/glm4_moe_lite.h"
 
@@ -28,7 +29,10 @@ Result<const Family*> find_family(const Checkpoint& checkpoint) {
                                checkpoint.folder().string()));
   }
   for (const Family& family : kFamilies) {
-    if (family.model_type == type->as_string()) return &family;
+    if (family.model_type != type->as_string()) continue;
+    if (const auto quantisation = read_quant_config(checkpoint); !quantisation)
+      return quantisation.error();
+    return &family;
   }
   return unsupported(fmt::format("{}: model_type \"{}\" is not supported; supported: {}",
                                  checkpoint.folder().string(), type->as_string(),

@@ -20,26 +20,13 @@ namespace {
 
 constexpr std::size_t kMaxListed = 12;
 
-// Elements of any float type as float32; `bytes` need not be aligned.
-void widen(DType dtype, const std::byte* bytes, std::size_t count, float* out) {
-  if (dtype == DType::kF32) {
-    std::memcpy(out, bytes, count * sizeof(float));
-    return;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint16_t bits;
-    std::memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
-    out[i] = dtype == DType::kBf16 ? bf16{bits}.to_float() : f16_to_float(bits);
-  }
-}
-
 // Weights lie one after another in chunks of address space; what is never written costs nothing.
 constexpr std::size_t kArenaBytes = std::size_t{256} << 20;
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // of destination, for one task
 
 // Raise it whenever a job would write other bytes than before: packed weights that were kept on
 // disk are then made anew.
-constexpr std::uint64_t kPackedVersion = 1;
+constexpr std::uint64_t kPackedVersion = 2;
 constexpr std::size_t kSampleBytes = 4096;  // of a matrix in its file, three times
 
 std::size_t type_index(DType type) {
@@ -53,101 +40,175 @@ std::size_t row_bytes_of(DType type, std::size_t cols) {
 
 }  // namespace
 
+// Rows [first, first + rows) of a matrix on their way to memory.
 struct TensorBinder::Job {
-  const TensorRef* tensor;
-  std::size_t offset;  // of the first row in the tensor's bytes
-  std::size_t rows, cols;
-  QuantFormat format;  // of the destination
-  DType type;
-  std::byte* to;
-  std::size_t chunk, chunk_offset;  // where that is
+  enum class Work {
+    kCopy,    // rows as they lie in the file
+    kBlocks,  // rows of blocks, put together
+    kPack,    // panels of them, of the file's blocks, or of blocks that floats are encoded to
+    kExpand,  // bf16 or float32
+    kScales   // the grid of an FP8 matrix
+  };
+  Source source;
+  std::size_t first = 0, rows = 0;
+  Work work = Work::kCopy;
+  QuantFormat format = QuantFormat::kF32;  // of the destination
+  DType type = DType::kF32;
+  std::byte* to = nullptr;
+  std::size_t chunk = 0, chunk_offset = 0;  // where that is
 
-  std::size_t source_row_bytes() const { return row_bytes_of(tensor->dtype, cols); }
+  std::size_t cols() const { return source->cols(); }
   // Rows that belong together in the destination.
-  std::size_t unit_rows() const { return format == QuantFormat::kPanels ? kPanelRows : 1; }
+  std::size_t unit_rows() const { return work == Work::kPack ? kPanelRows : 1; }
   std::size_t unit_bytes() const {
-    return format == QuantFormat::kPanels ? panel_format(type).panel_bytes(cols)
-                                          : row_bytes_of(type, cols);
+    return work == Work::kPack ? panel_format(type).panel_bytes(cols())
+                               : row_bytes_of(type, cols());
   }
-  std::size_t units() const { return (rows + unit_rows() - 1) / unit_rows(); }
+  // Scales are written at once: they are few.
+  std::size_t units() const {
+    return work == Work::kScales ? 1 : (rows + unit_rows() - 1) / unit_rows();
+  }
 
-  std::span<const std::byte> source() const {
-    return tensor->bytes.subspan(offset, rows * source_row_bytes());
+  // Bytes of the file that units before `unit` stand for.
+  std::uint64_t source_bytes(std::size_t unit) const {
+    const std::size_t row = std::min(unit * unit_rows(), rows);
+    if (work == Work::kScales) return 0;  // the codes' job counts them
+    const std::span<const std::byte> bytes = source->row_bytes(first, row);
+    if (source->tensors().size() == 1) return bytes.size();
+    return source->nbytes() * row / source->rows();
   }
+  std::uint64_t source_bytes() const { return source_bytes(units()); }
 
   // Of what decides the bytes that run() writes, and where; the source is sampled.
   PackedKey key() const {
     PackedKeyBuilder builder;
-    builder.add(tensor->name);
-    builder.add(static_cast<std::uint64_t>(tensor->dtype));
-    for (const std::int64_t dim : tensor->shape) builder.add(static_cast<std::uint64_t>(dim));
-    for (const std::size_t number : {offset, rows, cols, chunk, chunk_offset, unit_bytes()})
+    builder.add(source->description());
+    for (const std::size_t number :
+         {first, rows, source->rows(), cols(), chunk, chunk_offset, unit_bytes()})
       builder.add(number);
+    builder.add(static_cast<std::uint64_t>(work));
     builder.add(static_cast<std::uint64_t>(format));
     builder.add(static_cast<std::uint64_t>(type));
-    const std::span<const std::byte> bytes = source();
-    const std::size_t sample = std::min(kSampleBytes, bytes.size());
-    for (const std::size_t at :
-         {std::size_t{0}, (bytes.size() - sample) / 2, bytes.size() - sample})
-      builder.add(bytes.subspan(at, sample));
+    const auto sample = [&](std::span<const std::byte> bytes) {
+      const std::size_t n = std::min(kSampleBytes, bytes.size());
+      for (const std::size_t at : {std::size_t{0}, (bytes.size() - n) / 2, bytes.size() - n})
+        builder.add(bytes.subspan(at, n));
+    };
+    for (const TensorRef* tensor : source->tensors()) {
+      builder.add(tensor->name);
+      builder.add(static_cast<std::uint64_t>(tensor->dtype));
+      for (const std::int64_t dim : tensor->shape) builder.add(static_cast<std::uint64_t>(dim));
+      if (source->tensors().size() > 1) sample(tensor->bytes);
+    }
+    if (source->tensors().size() == 1) sample(source->row_bytes(first, rows));
     return builder.key();
   }
 
-  // Copies or packs units [first, last).
-  void run(std::size_t first, std::size_t last, const KernelTable* table) const {
-    const std::byte* from = tensor->bytes.data() + offset;
-    if (format != QuantFormat::kPanels) {
-      std::memcpy(to + first * unit_bytes(), from + first * source_row_bytes(),
-                  (last - first) * unit_bytes());
-      return;
+  // Writes units [begin, end).
+  void run(std::size_t begin, std::size_t end, const KernelTable* table) const {
+    std::byte* out = to + begin * unit_bytes();
+    switch (work) {
+      case Work::kCopy: {
+        const std::span<const std::byte> bytes = source->row_bytes(first + begin, end - begin);
+        std::memcpy(out, bytes.data(), bytes.size());
+        return;
+      }
+      case Work::kScales:
+        return source->write_grid(reinterpret_cast<float*>(to));
+      case Work::kPack:
+        return pack(begin, end, table);
+      case Work::kBlocks:
+      case Work::kExpand:
+        break;
     }
     std::vector<float> wide;
-    std::vector<std::byte> blocks;
-    const std::size_t block_row = row_bytes_of(type, cols);
-    for (std::size_t unit = first; unit < last; ++unit) {
-      const std::size_t row = unit * kPanelRows;
-      const std::size_t count = std::min<std::size_t>(kPanelRows, rows - row);
-      const std::byte* source = from + row * source_row_bytes();
-      if (tensor->dtype != type) {
-        wide.resize(cols);
-        blocks.resize(count * block_row);
-        for (std::size_t r = 0; r < count; ++r) {
-          widen(tensor->dtype, source + r * source_row_bytes(), cols, wide.data());
-          if (type == DType::kQ8_0) {
-            encode_q8_0(wide.data(), cols, blocks.data() + r * block_row);
-          } else {
-            encode_q4_0(wide.data(), cols, blocks.data() + r * block_row);
-          }
-        }
-        source = blocks.data();
+    for (std::size_t row = begin; row < end; row += kPanelRows) {
+      const std::size_t count = std::min<std::size_t>(kPanelRows, end - row);
+      std::byte* at = to + row * unit_bytes();
+      if (work == Work::kBlocks) {
+        source->write_blocks(first + row, count, at);
+        continue;
       }
-      std::byte* panel = to + unit * unit_bytes();
-      const int n = static_cast<int>(count);
-      if (table != nullptr) {
-        table->pack_panel[type_index(type)](source, block_row, n, cols, panel);
-      } else {
-        pack_panel(type, source, block_row, n, cols, panel);
+      wide.resize(count * cols());
+      source->decode_rows(first + row, count, wide.data());
+      if (type == DType::kF32) {
+        std::memcpy(at, wide.data(), wide.size() * sizeof(float));
+        continue;
+      }
+      for (std::size_t i = 0; i < wide.size(); ++i) {
+        const bf16 value = bf16::from_float(wide[i]);
+        std::memcpy(at + i * sizeof value, &value, sizeof value);
       }
     }
   }
+
+  // Panels [begin, end).
+  void pack(std::size_t begin, std::size_t end, const KernelTable* table) const {
+    std::vector<std::byte> blocks;
+    const std::size_t block_row = row_bytes_of(type, cols());
+    for (std::size_t unit = begin; unit < end; ++unit) {
+      const std::size_t row = first + unit * kPanelRows;
+      const std::size_t count = std::min<std::size_t>(kPanelRows, first + rows - row);
+      const std::byte* from = rows_of_blocks(row, count, blocks);
+      std::byte* panel = to + unit * unit_bytes();
+      const int n = static_cast<int>(count);
+      if (table != nullptr) {
+        table->pack_panel[type_index(type)](from, block_row, n, cols(), panel);
+      } else {
+        pack_panel(type, from, block_row, n, cols(), panel);
+      }
+    }
+  }
+
+  // `count` rows as blocks of `type`: those of the file, or made in `blocks`.
+  const std::byte* rows_of_blocks(std::size_t row, std::size_t count,
+                                  std::vector<std::byte>& blocks) const {
+    const bool same = source->type() == type;
+    if (same && source->kind() == StoredMatrix::Kind::kPlain)
+      return source->row_bytes(row, count).data();
+    const std::size_t block_row = row_bytes_of(type, cols());
+    blocks.resize(count * block_row);
+    if (same) {
+      source->write_blocks(row, count, blocks.data());
+      return blocks.data();
+    }
+    std::vector<float> wide(count * cols());
+    source->decode_rows(row, count, wide.data());
+    const auto encode = type == DType::kQ8_0 ? encode_q8_0 : encode_q4_0;
+    for (std::size_t r = 0; r < count; ++r)
+      encode(wide.data() + r * cols(), cols(), blocks.data() + r * block_row);
+    return blocks.data();
+  }
+
+  // Otherwise the copy and the file's pages would both count as ours.
+  void release(std::size_t begin, std::size_t end) const {
+    const auto let_go = [](const TensorRef& tensor, std::span<const std::byte> bytes) {
+      tensor.file->release(static_cast<std::size_t>(bytes.data() - tensor.file->bytes().data()),
+                           bytes.size());
+    };
+    const std::size_t row = first + begin * unit_rows();
+    const std::size_t last = first + std::min(end * unit_rows(), rows);
+    if (work == Work::kScales) return;
+    if (const auto bytes = source->row_bytes(row, last - row); !bytes.empty())
+      let_go(*source->tensors()[0], bytes);
+    if (source->tensors().size() == 1 || end < units()) return;
+    for (const TensorRef* tensor : source->tensors()) let_go(*tensor, tensor->bytes);
+  }
 };
 
-namespace {
-
-LoadOptions without_memory() {
-  LoadOptions options;
-  options.placement = WeightPlacement::kMapped;
-  options.repack = false;
-  return options;
+TensorBinder::TensorBinder(const Checkpoint& checkpoint) : TensorBinder(checkpoint, {}) {
+  checks_only_ = true;
 }
 
-}  // namespace
-
-TensorBinder::TensorBinder(const Checkpoint& checkpoint)
-    : TensorBinder(checkpoint, without_memory()) {}
-
 TensorBinder::TensorBinder(const Checkpoint& checkpoint, const LoadOptions& options)
-    : checkpoint_(checkpoint), options_(options) {}
+    : checkpoint_(checkpoint), options_(options) {
+  auto config = read_quant_config(checkpoint);
+  if (config) {
+    quantisation_ = std::move(*config);
+  } else {
+    problem(config.error().message, config.error().code == ErrorCode::kUnsupported);
+  }
+}
 
 TensorBinder::~TensorBinder() = default;
 
@@ -157,34 +218,49 @@ void TensorBinder::problem(std::string text, bool is_unsupported) {
   if (problems_.size() < kMaxListed) problems_.push_back(std::move(text));
 }
 
-const TensorRef* TensorBinder::take(const std::string& name,
-                                    std::initializer_list<std::int64_t> shape) {
+TensorBinder::Source TensorBinder::take(const std::string& name,
+                                        std::initializer_list<std::int64_t> shape) {
   used_.insert(name);
-  const TensorRef* tensor = checkpoint_.find(name);
-  if (tensor == nullptr) {
-    problem(fmt::format("tensor {} is missing: {}", name, checkpoint_.why_missing(name)), false);
+  auto found = find_matrix(checkpoint_, quantisation_, name);
+  if (!found) {
+    problem(found.error().message, found.error().code == ErrorCode::kUnsupported);
+    // One complaint for all the tensors of a matrix.
+    const std::string stem = name.substr(0, name.rfind('.') + 1);
+    const auto& all = checkpoint_.tensors();
+    for (auto at = all.lower_bound(stem); at != all.end() && at->first.starts_with(stem); ++at) {
+      if (place_of(at->first).matrix == name) used_.insert(at->first);
+    }
     return nullptr;
   }
-  const std::string file = tensor->file == nullptr ? "?" : tensor->file->path().filename().string();
-  if (!std::equal(shape.begin(), shape.end(), tensor->shape.begin(), tensor->shape.end())) {
-    problem(fmt::format("tensor {} in {} has shape [{}] where config.json asks for [{}]", name,
-                        file, fmt::join(tensor->shape, ", "), fmt::join(shape, ", ")),
+  const StoredMatrix& matrix = **found;
+  for (const TensorRef* tensor : matrix.tensors()) used_.insert(tensor->name);
+  const TensorRef& codes = *matrix.tensors()[0];
+  const std::string file = codes.file == nullptr ? "?" : codes.file->path().filename().string();
+  std::int64_t rows = 1;
+  for (auto dim = shape.begin(); dim + 1 < shape.end(); ++dim) rows *= *dim;
+  const std::vector<std::int64_t> stored =
+      matrix.kind() == StoredMatrix::Kind::kPlain
+          ? codes.shape
+          : std::vector<std::int64_t>{static_cast<std::int64_t>(matrix.rows()),
+                                      static_cast<std::int64_t>(matrix.cols())};
+  const bool fits = matrix.kind() == StoredMatrix::Kind::kPlain
+                        ? std::equal(shape.begin(), shape.end(), stored.begin(), stored.end())
+                        : stored[0] == rows && stored[1] == *(shape.end() - 1);
+  if (!fits) {
+    problem(fmt::format("tensor {} in {} has shape [{}] where config.json asks for [{}]",
+                        codes.name, file, fmt::join(stored, ", "), fmt::join(shape, ", ")),
             false);
     return nullptr;
   }
-  if (tensor->dtype != DType::kBf16 && tensor->dtype != DType::kF32 &&
-      tensor->dtype != DType::kF16 && !is_block_type(tensor->dtype)) {
-    problem(
-        fmt::format("tensor {} in {} is {}: this version computes BF16, F16 and F32 weights and "
-                    "the block types of GGUF files only",
-                    name, file, dtype_name(tensor->dtype)),
-        true);
+  if (const Status values = matrix.check_values(); !values) {
+    problem(values.error().message, values.error().code == ErrorCode::kUnsupported);
     return nullptr;
   }
-  return tensor;
+  if (matrix.kind() != StoredMatrix::Kind::kPlain) schemes_.insert(matrix.scheme());
+  return *found;
 }
 
-std::byte* TensorBinder::allocate(std::size_t nbytes, std::shared_ptr<const void>& owner) {
+std::byte* TensorBinder::allocate(Job job, std::size_t nbytes, std::shared_ptr<const void>& owner) {
   const std::size_t rounded = (nbytes + 63) / 64 * 64;
   if (chunks_.empty() || chunks_.back().buffer->size() - chunks_.back().used < rounded) {
     AlignedBuffer buffer(std::max(rounded, kArenaBytes));
@@ -196,48 +272,78 @@ std::byte* TensorBinder::allocate(std::size_t nbytes, std::shared_ptr<const void
   }
   PackedChunk& chunk = chunks_.back();
   owner = chunk.buffer;
-  std::byte* at = chunk.buffer->data() + chunk.used;
+  job.chunk = chunks_.size() - 1;
+  job.chunk_offset = chunk.used;
+  job.to = chunk.buffer->data() + chunk.used;
   chunk.used += rounded;
-  return at;
+  jobs_.push_back(job);
+  return job.to;
 }
 
-Weight TensorBinder::place(const TensorRef& tensor, std::size_t offset, std::size_t rows,
-                           std::size_t cols, MatrixUse use) {
-  const auto [format, type] = weight_form(tensor.dtype, cols, use, options_);
-  const std::byte* source = tensor.bytes.data() + offset;
+Weight TensorBinder::place(const Source& source, std::size_t first, std::size_t rows, MatrixUse use,
+                           bool expand) {
+  using Kind = StoredMatrix::Kind;
+  using Work = Job::Work;
+  const std::size_t cols = source->cols();
+  if (checks_only_) return Weight::borrow(QuantFormat::kF32, rows, cols, nullptr, nullptr);
+  const bool in_groups = source->kind() == Kind::kGroups;
+  const bool expands =
+      (expand && source->kind() != Kind::kPlain) || (in_groups && !source->has_blocks());
+  const auto [format, type] =
+      expands ? expanded_form(options_) : weight_form(source->type(), cols, use, options_);
+  std::shared_ptr<const void> owner;
+  const std::byte* data = nullptr;
+  const std::span<const std::byte> stored = source->row_bytes(first, rows);
   // Files promise no alignment; kernels need an element's.
   const std::size_t element = is_block_type(type) ? 1 : dtype_bytes(type);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(source) % element == 0;
-  if (stays_in_file(format, options_) && aligned) {
-    return Weight::borrow(format, type, rows, cols, source, tensor.file);
+  if (!in_groups && type == source->type() && stays_in_file(format, options_) &&
+      reinterpret_cast<std::uintptr_t>(stored.data()) % element == 0) {
+    data = stored.data();
+    owner = source->tensors()[0]->file;
+  } else {
+    const Work work = expands                          ? Work::kExpand
+                      : format == QuantFormat::kPanels ? Work::kPack
+                      : in_groups                      ? Work::kBlocks
+                                                       : Work::kCopy;
+    data = allocate({source, first, rows, work, format, type},
+                    Weight::bytes_of(format, type, rows, cols), owner);
   }
-  std::shared_ptr<const void> owner;
-  std::byte* to = allocate(Weight::bytes_of(format, type, rows, cols), owner);
-  const auto chunk_offset = static_cast<std::size_t>(to - chunks_.back().buffer->data());
-  jobs_.push_back(
-      {&tensor, offset, rows, cols, format, type, to, chunks_.size() - 1, chunk_offset});
-  return Weight::borrow(format, type, rows, cols, to, std::move(owner));
+  if (format != QuantFormat::kF8) {
+    return Weight::borrow(format, type, rows, cols, data, std::move(owner))
+        .with_factor(source->factor());
+  }
+  const StoredMatrix::Grid grid = source->grid();
+  std::shared_ptr<const void> scales_owner;
+  const std::byte* scales = allocate({source, first, rows, Work::kScales, format, type},
+                                     grid.rows * grid.cols * sizeof(float), scales_owner);
+  return Weight::borrow_f8(
+      rows, cols, data,
+      {.values = reinterpret_cast<const float*>(scales),
+       .block_rows = static_cast<int>(grid.block_rows),
+       .block_cols = static_cast<int>(grid.block_cols),
+       .stride = grid.cols,
+       .first_row = static_cast<int>(first)},
+      std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
+          std::move(owner), std::move(scales_owner)));
 }
 
 Weight TensorBinder::matrix(const std::string& name, int rows, int cols, MatrixUse use) {
-  const TensorRef* tensor = take(name, {rows, cols});
-  if (tensor == nullptr) return {};
-  return place(*tensor, 0, static_cast<std::size_t>(rows), static_cast<std::size_t>(cols), use);
+  const Source source = take(name, {rows, cols});
+  if (source == nullptr) return {};
+  return place(source, 0, static_cast<std::size_t>(rows), use, false);
 }
 
 std::vector<Weight> TensorBinder::head_matrices(const std::string& name,
                                                 std::initializer_list<std::int64_t> shape,
                                                 int heads, int head_rows, int first, int rows) {
-  const TensorRef* tensor = take(name, shape);
-  if (tensor == nullptr) return {};
-  const auto cols = static_cast<std::size_t>(*(shape.end() - 1));
-  const std::size_t row_bytes = row_bytes_of(tensor->dtype, cols);
+  const Source source = take(name, shape);
+  if (source == nullptr) return {};
   std::vector<Weight> matrices;
   for (int head = 0; head < heads; ++head) {
     const auto row = static_cast<std::size_t>(head) * static_cast<std::size_t>(head_rows) +
                      static_cast<std::size_t>(first);
-    matrices.push_back(place(*tensor, row * row_bytes, static_cast<std::size_t>(rows), cols,
-                             MatrixUse::kAttention));
+    matrices.push_back(
+        place(source, row, static_cast<std::size_t>(rows), MatrixUse::kAttention, true));
   }
   return matrices;
 }
@@ -251,18 +357,32 @@ void TensorBinder::load() {
     if (cache) cache->save(chunks_);
   }
   jobs_.clear();
+  log_formats();
+}
+
+// What the config did not say, and what was not needed.
+void TensorBinder::log_formats() const {
+  if (const std::string line = undeclared_schemes(quantisation_, schemes_); !line.empty())
+    log_info(line);
+  std::vector<std::string> unread;
+  for (const auto& [name, tensor] : checkpoint_.tensors()) {
+    if (!used_.contains(name)) unread.push_back(name);
+  }
+  if (unread.empty()) return;
+  log_debug(fmt::format("{} tensors are not used, being for quantised activations or caches: {}",
+                        unread.size(), fmt::join(unread, ", ")));
 }
 
 std::uint64_t TensorBinder::source_bytes() const {
   std::uint64_t total = 0;
-  for (const Job& job : jobs_) total += job.source().size();
+  for (const Job& job : jobs_) total += job.source_bytes();
   return total;
 }
 
 // None where nothing is packed: a copy of copies saves no time.
 std::optional<PackedCache> TensorBinder::packed_cache() const {
   const bool packs = std::any_of(jobs_.begin(), jobs_.end(),
-                                 [](const Job& job) { return job.format == QuantFormat::kPanels; });
+                                 [](const Job& job) { return job.work == Job::Work::kPack; });
   if (options_.packed_cache.empty() || !packs) return std::nullopt;
   std::filesystem::path name;
   if (checkpoint_.gguf() != nullptr) {
@@ -279,21 +399,23 @@ std::optional<PackedCache> TensorBinder::packed_cache() const {
 PackedKey TensorBinder::packed_key() const {
   PackedKeyBuilder builder;
   builder.add(kPackedVersion);
+  // Of what the config decides, only this is in no matrix's description.
+  builder.add(static_cast<std::uint64_t>(quantisation_.gptq_zeros_less_one));
   std::set<const MappedFile*> files;
   for (const Job& job : jobs_) {
-    const MappedFile* file = job.tensor->file.get();
-    if (!files.insert(file).second) continue;
-    std::error_code ignored;
-    const auto time = std::filesystem::last_write_time(file->path(), ignored).time_since_epoch();
-    builder.add(file->bytes().size());
-    builder.add(static_cast<std::uint64_t>(time.count()));
+    for (const TensorRef* tensor : job.source->tensors()) {
+      const MappedFile* file = tensor->file.get();
+      if (!files.insert(file).second) continue;
+      std::error_code ignored;
+      const auto time = std::filesystem::last_write_time(file->path(), ignored).time_since_epoch();
+      builder.add(file->bytes().size());
+      builder.add(static_cast<std::uint64_t>(time.count()));
+    }
   }
   std::vector<PackedKey> keys(jobs_.size());
   const auto task = [&](std::size_t i, int) {
     keys[i] = jobs_[i].key();
-    const std::span<const std::byte> bytes = jobs_[i].source();
-    const MappedFile& file = *jobs_[i].tensor->file;
-    file.release(static_cast<std::size_t>(bytes.data() - file.bytes().data()), bytes.size());
+    jobs_[i].release(0, jobs_[i].units());
   };
   if (options_.pool != nullptr) {
     options_.pool->run(keys.size(), task);
@@ -308,10 +430,6 @@ void TensorBinder::run_jobs() {
   struct Piece {
     const Job* job;
     std::size_t first, last;  // units
-    std::size_t source_bytes() const {
-      const std::size_t end = std::min(last * job->unit_rows(), job->rows);
-      return (end - first * job->unit_rows()) * job->source_row_bytes();
-    }
   };
   std::vector<Piece> pieces;
   const std::uint64_t total = source_bytes();
@@ -334,14 +452,9 @@ void TensorBinder::run_jobs() {
       for (std::size_t i = 0; i < count; ++i) task(i, 0);
     }
     for (std::size_t i = begin; i < begin + count; ++i) {
-      const Piece& piece = pieces[i];
-      const TensorRef& from = *piece.job->tensor;
-      done += piece.source_bytes();
-      // Otherwise the copy and the file's pages would both count as ours.
-      const auto offset = static_cast<std::size_t>(from.bytes.data() - from.file->bytes().data()) +
-                          piece.job->offset +
-                          piece.first * piece.job->unit_rows() * piece.job->source_row_bytes();
-      from.file->release(offset, piece.source_bytes());
+      const auto& [job, first, last] = pieces[i];
+      done += job->source_bytes(last) - job->source_bytes(first);
+      job->release(first, last);
     }
     if (options_.progress) options_.progress(done, total);
   }
@@ -349,43 +462,59 @@ void TensorBinder::run_jobs() {
 }
 
 std::vector<float> TensorBinder::vector(const std::string& name, int n) {
-  const TensorRef* tensor = take(name, {n});
-  if (tensor == nullptr) return {};  // no memory for what a config merely promises
-  if (is_block_type(tensor->dtype)) {
-    problem(fmt::format("tensor {} is {}: vectors are stored as floats", name,
-                        dtype_name(tensor->dtype)),
-            true);
+  const Source source = take(name, {n});
+  if (source == nullptr) return {};  // no memory for what a config merely promises
+  if (source->kind() != StoredMatrix::Kind::kPlain || is_block_type(source->type())) {
+    problem(
+        fmt::format("tensor {} is {}: vectors are stored as floats", name, source->description()),
+        true);
     return {};
   }
   std::vector<float> values(static_cast<std::size_t>(n));
-  widen(tensor->dtype, tensor->bytes.data(), values.size(), values.data());
+  source->decode_rows(0, 1, values.data());
   return values;
 }
 
 bool TensorBinder::same_contents(const std::string& name, const std::string& other) const {
-  const TensorRef* a = checkpoint_.find(name);
-  const TensorRef* b = checkpoint_.find(other);
-  if (a == nullptr || b == nullptr || a->dtype != b->dtype || a->shape != b->shape ||
-      a->bytes.size() != b->bytes.size()) {
-    return false;
-  }
+  const auto a = find_matrix(checkpoint_, quantisation_, name);
+  const auto b = find_matrix(checkpoint_, quantisation_, other);
+  if (!a || !b) return false;
+  const auto alike = [](const TensorRef* x, const TensorRef* y) {
+    return x->dtype == y->dtype && x->shape == y->shape && x->bytes.size() == y->bytes.size();
+  };
+  return std::ranges::equal((*a)->tensors(), (*b)->tensors(), alike) &&
+         std::ranges::equal(
+             (*a)->tensors(), (*b)->tensors(),
+             [&](const TensorRef* x, const TensorRef* y) { return same_bytes(*x, *y); });
+}
+
+bool TensorBinder::same_bytes(const TensorRef& a, const TensorRef& b) const {
   std::atomic<bool> same = true;
   const auto compare = [&](std::size_t piece, int) {
     const std::size_t at = piece * kPieceBytes;
-    const std::size_t n = std::min(kPieceBytes, a->bytes.size() - at);
-    if (same && std::memcmp(a->bytes.data() + at, b->bytes.data() + at, n) != 0) same = false;
-    for (const TensorRef* tensor : {a, b}) {
+    const std::size_t n = std::min(kPieceBytes, a.bytes.size() - at);
+    if (same && std::memcmp(a.bytes.data() + at, b.bytes.data() + at, n) != 0) same = false;
+    for (const TensorRef* tensor : {&a, &b}) {
       const std::byte* file = tensor->file->bytes().data();
       tensor->file->release(static_cast<std::size_t>(tensor->bytes.data() - file) + at, n);
     }
   };
-  const std::size_t pieces = (a->bytes.size() + kPieceBytes - 1) / kPieceBytes;
+  const std::size_t pieces = (a.bytes.size() + kPieceBytes - 1) / kPieceBytes;
   if (options_.pool != nullptr) {
     options_.pool->run(pieces, compare);
   } else {
     for (std::size_t piece = 0; piece < pieces; ++piece) compare(piece, 0);
   }
   return same;
+}
+
+// GPTQ's tools write a bias beside every matrix, zero where the model has none.
+bool TensorBinder::is_silent_bias(const TensorRef& tensor) const {
+  constexpr std::string_view kBias = ".bias";
+  if (!tensor.name.ends_with(kBias)) return false;
+  const std::string stem = tensor.name.substr(0, tensor.name.size() - kBias.size());
+  return checkpoint_.find(stem + ".qweight") != nullptr &&
+         std::ranges::all_of(tensor.bytes, [](std::byte b) { return b == std::byte{0}; });
 }
 
 void TensorBinder::skip(const std::function<bool(std::string_view)>& matches) {
@@ -399,12 +528,16 @@ Status TensorBinder::finish() const {
   std::size_t total = num_problems_;
   for (const auto& [name, tensor] : checkpoint_.tensors()) {
     if (used_.contains(name)) continue;
+    const auto [role, matrix] = place_of(name);
+    if (role == TensorRole::kUnread || is_silent_bias(tensor)) continue;
     ++total;
-    if (listed.size() < kMaxListed) {
-      listed.push_back(
-          fmt::format("tensor {} in {} is not part of this architecture", name,
-                      tensor.file == nullptr ? "?" : tensor.file->path().filename().string()));
-    }
+    if (listed.size() >= kMaxListed) continue;
+    const bool idle = role == TensorRole::kPart && used_.contains(matrix);
+    listed.push_back(
+        fmt::format("tensor {} in {} is {}", name,
+                    tensor.file == nullptr ? "?" : tensor.file->path().filename().string(),
+                    idle ? fmt::format("no part of how {} is stored", matrix)
+                         : std::string("not part of this architecture")));
   }
   if (total == 0) return {};
   std::string text =

@@ -1,5 +1,6 @@
-// Takes tensors out of a checkpoint by name, shape and dtype, and knows at the end which ones
-// nobody asked for. All problems are collected, so that one refusal lists them.
+// Takes matrices and vectors out of a checkpoint by name and shape, however they are stored, and
+// knows at the end which tensors nobody asked for. All problems are collected, so that one refusal
+// lists them.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,8 @@
 
 #include "base/aligned.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/quant_config.h"
+#include "checkpoint/stored_matrix.h"
 #include "models/model.h"
 #include "models/packed_cache.h"
 #include "models/weight_form.h"
@@ -23,7 +26,7 @@ namespace glint {
 
 class TensorBinder {
  public:
-  // Binds without memory of its own, to check names and shapes.
+  // Only checks names and shapes: matrices have no data.
   explicit TensorBinder(const Checkpoint& checkpoint);
   // With kResident, matrices get memory of their own, filled by load(); until then their contents
   // are undefined. Low-bit weights get it with kMapped too, unless options.repack is false.
@@ -32,17 +35,19 @@ class TensorBinder {
   TensorBinder& operator=(const TensorBinder&) = delete;
   ~TensorBinder();
 
-  // A matrix [rows, cols], in the form it is stored unless options.quant and `use` say otherwise.
+  // A matrix [rows, cols], in the form it is stored unless options.quant and `use` say otherwise;
+  // a quantised one that no kernel reads as it is stored, for its width, becomes floats.
   Weight matrix(const std::string& name, int rows, int cols, MatrixUse use);
   // One matrix a head out of a tensor `shape`, seen as [product of all but the last, last]: rows
-  // [head * head_rows + first, ... + rows) for each head.
+  // [head * head_rows + first, ... + rows) for each head. Quantised ones become bf16, or float32
+  // with f32 compute: heads cut blocks of scales anywhere, and they are 0.7 % of a released model.
   std::vector<Weight> head_matrices(const std::string& name,
                                     std::initializer_list<std::int64_t> shape, int heads,
                                     int head_rows, int first, int rows);
   // A vector [n] as float32.
   std::vector<float> vector(const std::string& name, int n);
-  bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
-  // Whether two tensors have the same type, shape and bytes, all of which are read.
+  bool has(const std::string& name) const { return stores_matrix(checkpoint_, name); }
+  // Whether two matrices are stored alike, down to the bytes, all of which are read.
   bool same_contents(const std::string& name, const std::string& other) const;
   // Tensors that are left alone on purpose.
   void skip(const std::function<bool(std::string_view)>& matches);
@@ -50,7 +55,8 @@ class TensorBinder {
   // Too many problems to go on: a config that promises millions of tensors must not cost minutes.
   bool hopeless() const { return num_problems_ >= 10'000; }
 
-  // kCorrupt or kUnsupported listing every missing, misshapen, unsupported or unused tensor.
+  // kCorrupt or kUnsupported listing every missing, misshapen, unsupported or unused tensor. Scales
+  // of activations and caches may be unused.
   Status finish() const;
   // Copies, packs and quantises what matrix() promised, or takes it from options.packed_cache. Call
   // it once, after finish() said yes.
@@ -60,11 +66,17 @@ class TensorBinder {
  private:
   struct Job;  // a matrix on its way to memory
 
-  const TensorRef* take(const std::string& name, std::initializer_list<std::int64_t> shape);
+  using Source = std::shared_ptr<const StoredMatrix>;
+
+  Source take(const std::string& name, std::initializer_list<std::int64_t> shape);
   void problem(std::string text, bool is_unsupported);
-  Weight place(const TensorRef& tensor, std::size_t offset, std::size_t rows, std::size_t cols,
-               MatrixUse use);
-  std::byte* allocate(std::size_t nbytes, std::shared_ptr<const void>& owner);
+  Weight place(const Source& source, std::size_t first, std::size_t rows, MatrixUse use,
+               bool expand);
+  // Memory for a job that fills it.
+  std::byte* allocate(Job job, std::size_t nbytes, std::shared_ptr<const void>& owner);
+  bool same_bytes(const TensorRef& a, const TensorRef& b) const;
+  bool is_silent_bias(const TensorRef& tensor) const;
+  void log_formats() const;
   std::uint64_t source_bytes() const;
   void run_jobs();
   std::optional<PackedCache> packed_cache() const;
@@ -72,6 +84,9 @@ class TensorBinder {
 
   const Checkpoint& checkpoint_;
   LoadOptions options_;
+  bool checks_only_ = false;
+  QuantConfig quantisation_;
+  std::set<std::string> schemes_;  // of the matrices that were taken
   std::vector<Job> jobs_;
   std::vector<PackedChunk> chunks_;  // the next matrices go to the last
   std::set<std::string, std::less<>> used_;

@@ -10,6 +10,7 @@ namespace {
 
 QuantFormat element_format(DType type) {
   if (type == DType::kBf16) return QuantFormat::kBf16;
+  if (type == DType::kF8E4M3) return QuantFormat::kF8;
   return type == DType::kF16 ? QuantFormat::kF16 : QuantFormat::kF32;
 }
 
@@ -37,10 +38,14 @@ PlacedGroup place(const WeightGroup& group, const LoadOptions& options) {
     placed.bytes = group.parameters() * sizeof(float);
     return placed;
   }
-  placed.form = weight_form(group.type, group.cols, use_of(group.part), options);
+  placed.form = group.expanded ? expanded_form(options)
+                               : weight_form(group.type, group.cols, use_of(group.part), options);
+  if (placed.form.format == QuantFormat::kF8)
+    placed.beside = group.count * group.scales * sizeof(float);
   placed.bytes =
-      group.count * Weight::bytes_of(placed.form.format, placed.form.type, group.rows, group.cols);
-  placed.in_file = stays_in_file(placed.form.format, options);
+      group.count * Weight::bytes_of(placed.form.format, placed.form.type, group.rows, group.cols) +
+      placed.beside;
+  placed.in_file = stays_in_file(placed.form.format, options) && !group.expanded && !group.in_parts;
   return placed;
 }
 
@@ -59,6 +64,11 @@ WeightForm weight_form(DType stored, std::size_t cols, MatrixUse use, const Load
   return {packs ? QuantFormat::kPanels : QuantFormat::kBlocks, type};
 }
 
+WeightForm expanded_form(const LoadOptions& options) {
+  if (options.compute == Compute::kF32) return {QuantFormat::kF32, DType::kF32};
+  return {QuantFormat::kBf16, DType::kBf16};
+}
+
 bool stays_in_file(QuantFormat format, const LoadOptions& options) {
   return options.placement == WeightPlacement::kMapped && format != QuantFormat::kPanels;
 }
@@ -71,7 +81,7 @@ std::vector<PlacedGroup> place_weights(const ModelInfo& info, const LoadOptions&
 
 std::uint64_t resident_bytes(const std::vector<PlacedGroup>& weights) {
   std::uint64_t total = 0;
-  for (const PlacedGroup& group : weights) total += group.in_file ? 0 : group.bytes;
+  for (const PlacedGroup& group : weights) total += group.in_file ? group.beside : group.bytes;
   return total;
 }
 

@@ -21,6 +21,8 @@ struct WeightForm {
 
 // The form of a matrix of `cols` columns that is of type `stored` in the checkpoint.
 WeightForm weight_form(DType stored, std::size_t cols, MatrixUse use, const LoadOptions& options);
+// The form of a matrix that no kernel reads as it is stored: bf16, or float32 with f32 compute.
+WeightForm expanded_form(const LoadOptions& options);
 // Whether weights of this form need no memory of their own.
 bool stays_in_file(QuantFormat format, const LoadOptions& options);
 
@@ -28,8 +30,9 @@ bool stays_in_file(QuantFormat format, const LoadOptions& options);
 struct PlacedGroup {
   WeightGroup stored;
   WeightForm form;
-  std::uint64_t bytes = 0;  // of all its tensors in this form
-  bool in_file = false;     // read where the file is mapped
+  std::uint64_t bytes = 0;   // of all its tensors in this form
+  bool in_file = false;      // read where the file is mapped
+  std::uint64_t beside = 0;  // of `bytes`, in memory all the same: scales
 };
 std::vector<PlacedGroup> place_weights(const ModelInfo& info, const LoadOptions& options);
 

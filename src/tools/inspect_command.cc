@@ -134,6 +134,7 @@ void inspect_model(const std::filesystem::path& path, const InspectOptions& opti
 struct PartUse {
   WeightPart part;
   DType stored;
+  std::string storage;
   WeightForm form;
   std::uint64_t parameters = 0, stored_bytes = 0, bytes = 0;
 };
@@ -143,14 +144,13 @@ std::vector<PartUse> parts_of(const std::vector<PlacedGroup>& weights) {
   for (const PlacedGroup& group : weights) {
     const WeightGroup& stored = group.stored;
     auto same = std::ranges::find_if(parts, [&](const PartUse& use) {
-      return use.part == stored.part && use.stored == stored.type &&
+      return use.part == stored.part && use.storage == stored.storage &&
              use.form.type == group.form.type;
     });
     if (same == parts.end())
-      same = parts.insert(same, PartUse{stored.part, stored.type, group.form});
-    const BlockSize block = block_size(stored.type);
+      same = parts.insert(same, PartUse{stored.part, stored.type, stored.storage, group.form});
     same->parameters += stored.parameters();
-    same->stored_bytes += stored.parameters() / block.elements * block.bytes;
+    same->stored_bytes += stored.nbytes * stored.count;
     same->bytes += group.bytes;
   }
   std::ranges::stable_sort(parts, {}, &PartUse::part);
@@ -163,6 +163,7 @@ Json parts_json(const std::vector<PlacedGroup>& weights) {
     Json json;
     json.set("part", part_name(use.part));
     json.set("type", dtype_name(use.stored));
+    json.set("storage", use.storage);
     json.set("parameters", use.parameters);
     json.set("bytes", use.stored_bytes);
     json.set("loaded_type", dtype_name(use.form.type));
@@ -211,6 +212,11 @@ void add_model_json(const Report& report, Json* json) {
   json->set("vocab_size", info.vocab_size);
   json->set("attention", std::move(attention));
   json->set("heads", heads_json(info));
+  Json derived(Json::Array{});
+  for (const ModelInfo::HeadDim& dim : info.head_dims) {
+    if (dim.derived) derived.push_back(dim.name);
+  }
+  json->set("heads_derived", std::move(derived));
   json->set("kv_cache", std::move(cache));
   json->set("parameters", std::move(parameters));
   json->set("quantization", info.weight_format.empty() ? Json() : Json(info.weight_format));
@@ -253,12 +259,15 @@ std::string grouped(std::uint64_t number) {
 }
 
 void print_parts(const Report& report) {
-  for (const PartUse& use : parts_of(report.weights)) {
+  const std::vector<PartUse> parts = parts_of(report.weights);
+  std::size_t width = 8;
+  for (const PartUse& use : parts) width = std::max(width, use.storage.size());
+  for (const PartUse& use : parts) {
     std::string loaded;
     if (use.stored != use.form.type)
       loaded = fmt::format(", {} when loaded", dtype_name(use.form.type));
-    print_line("", fmt::format("{:<17} {:<8} {:>10} in {}{}", part_name(use.part),
-                               dtype_name(use.stored), millions(use.parameters),
+    print_line("", fmt::format("{:<17} {:<{}} {:>10} in {}{}", part_name(use.part), use.storage,
+                               width, millions(use.parameters),
                                format_bytes(static_cast<double>(use.stored_bytes)), loaded));
   }
   if (report.weights.empty()) return;

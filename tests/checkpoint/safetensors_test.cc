@@ -177,9 +177,9 @@ TEST(Safetensors, a_size_that_contradicts_shape_and_dtype_is_refused_with_both_n
 TEST(Safetensors, unknown_dtypes_are_refused_and_known_but_unread_ones_named_so) {
   EXPECT_THAT(refusal_of_header("{" + entry("a", "F33", "[1]", 0, 4) + "}", 4),
               AllOf(HasSubstr("\"a\""), HasSubstr("unknown dtype \"F33\"")));
-  EXPECT_THAT(refusal(safetensors_file("{" + entry("a", "F8_E8M0", "[4]", 0, 4) + "}", 4),
+  EXPECT_THAT(refusal(safetensors_file("{" + entry("a", "F8_E5M2FNUZ", "[4]", 0, 4) + "}", 4),
                       ErrorCode::kUnsupported),
-              HasSubstr("F8_E8M0 is not supported"));
+              HasSubstr("F8_E5M2FNUZ is not supported"));
   EXPECT_THAT(refusal_of_header(R"({"a":{"dtype":7,"shape":[1],"data_offsets":[0,1]}})", 1),
               HasSubstr("no dtype"));
 }

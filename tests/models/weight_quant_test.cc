@@ -94,7 +94,7 @@ TEST_P(WeightQuantTest, norms_and_router_are_kept) {
   const States states = runner.states(ids);
   const auto checkpoint = Checkpoint::open(demo());
   ASSERT_TRUE(checkpoint.has_value());
-  TensorBinder binder(**checkpoint);
+  TensorBinder binder(**checkpoint, {.placement = WeightPlacement::kMapped});
   const auto norm = binder.vector("model.layers.1.post_attention_layernorm.weight", kHidden);
   const Weight gate =
       binder.matrix("model.layers.1.mlp.gate.weight", kExperts, kHidden, MatrixUse::kKept);

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "checkpoint/quant_config.h"
+#include "checkpoint/stored_matrix.h"
 #include "models/layers/draft.h"
 
 namespace glint {
@@ -65,23 +68,22 @@ Counts count_parameters(const DecoderConfig& c, std::uint64_t attention) {
   return n;
 }
 
-// The element types of matrices, the most bytes first: "q4_k+q6_k". What holds less than a
-// hundredth of them (a router in float32) is not worth a word.
-std::string format_of(const std::map<DType, std::uint64_t>& bytes_of_type) {
-  std::vector<std::pair<std::uint64_t, DType>> types;
+// The schemes or element types of matrices, the most bytes first: "nvfp4+bf16". What holds less
+// than a hundredth of them (a router in float32) is not worth a word.
+std::string format_of(const std::map<std::string, std::uint64_t>& bytes_of_scheme) {
+  std::vector<std::pair<std::uint64_t, std::string>> schemes;
   std::uint64_t total = 0;
-  for (const auto& [type, bytes] : bytes_of_type) {
-    types.emplace_back(bytes, type);
+  for (const auto& [scheme, bytes] : bytes_of_scheme) {
+    schemes.emplace_back(bytes, scheme);
     total += bytes;
   }
-  std::sort(types.rbegin(), types.rend());
+  std::sort(schemes.rbegin(), schemes.rend());
   std::string text;
-  for (const auto& [bytes, type] : types) {
+  for (const auto& [bytes, scheme] : schemes) {
     if (bytes < total / 100) break;
     if (!text.empty()) text += '+';
-    for (const char letter : dtype_name(type)) {
+    for (const char letter : scheme)
       text += letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
-    }
   }
   return text;
 }
@@ -96,52 +98,79 @@ WeightPart part_of(std::string_view name, std::size_t dimensions) {
   return name == "lm_head.weight" ? WeightPart::kHead : WeightPart::kEmbedding;
 }
 
-// Tensors are alike when all but `count` is; there are a dozen kinds in any model.
-void add_to_groups(std::string_view name, const TensorRef& tensor,
-                   std::vector<WeightGroup>& groups) {
-  if (tensor.shape.empty()) return;
+// One matrix or vector `name`, whose (first) tensor is `tensor`.
+WeightGroup describe_weight(std::string_view name, const TensorRef& tensor,
+                            const StoredMatrix* matrix) {
   WeightGroup group;
   group.part = part_of(name, tensor.shape.size());
-  group.type = tensor.dtype;
-  group.cols = static_cast<std::uint64_t>(tensor.shape.back());
-  group.rows = 1;
-  for (std::size_t i = 0; i + 1 < tensor.shape.size(); ++i)
-    group.rows *= static_cast<std::uint64_t>(tensor.shape[i]);
+  group.count = 1;
+  if (matrix == nullptr) {  // check_model() will say why
+    group.type = tensor.dtype;
+    group.cols = 0;
+    group.nbytes = tensor.bytes.size();
+    return group;
+  }
+  using Kind = StoredMatrix::Kind;
+  group.type = matrix->type();
+  group.rows = matrix->rows();
+  group.cols = matrix->cols();
+  group.nbytes = matrix->nbytes();
+  group.storage = matrix->description();
+  group.scales = matrix->grid().rows * matrix->grid().cols;
+  group.in_parts = matrix->kind() == Kind::kGroups;
+  // Heads are cut out of it, which its scales do not allow: see TensorBinder::head_matrices().
+  const bool by_head = name.ends_with("kv_b_proj.weight");
+  group.expanded =
+      matrix->kind() != Kind::kPlain && (by_head || (group.in_parts && !matrix->has_blocks()));
+  return group;
+}
+
+// Weights are alike when all but `count` is; there are a dozen kinds in any model.
+void add_to_groups(const WeightGroup& group, std::vector<WeightGroup>& groups) {
   for (WeightGroup& known : groups) {
     if (known.part == group.part && known.type == group.type && known.rows == group.rows &&
-        known.cols == group.cols) {
+        known.cols == group.cols && known.nbytes == group.nbytes &&
+        known.storage == group.storage && known.expanded == group.expanded) {
       ++known.count;
       return;
     }
   }
-  group.count = 1;
   groups.push_back(group);
 }
 
 void describe_tensors(const DecoderConfig& c, const Checkpoint& checkpoint, ModelInfo& info) {
-  std::map<DType, std::uint64_t> matrix_bytes;
+  const QuantConfig config = read_quant_config(checkpoint).value_or(QuantConfig{});
+  std::map<std::string, std::uint64_t> matrix_bytes;
+  std::set<std::string> quantised;
   std::uint64_t expert_bytes = 0;
-  for (const auto& [name, tensor] : checkpoint.tensors()) {
+  for (const auto& [tensor_name, tensor] : checkpoint.tensors()) {
+    const auto [role, name] = place_of(tensor_name);
+    if (role == TensorRole::kPart || role == TensorRole::kUnread || is_derived(name)) continue;
+    if (c.tie_word_embeddings && name == "lm_head.weight") continue;  // a copy that nothing reads
+    const auto matrix = find_matrix(checkpoint, config, name);
+    const WeightGroup group = describe_weight(name, tensor, matrix ? matrix->get() : nullptr);
+    if (matrix && (*matrix)->kind() != StoredMatrix::Kind::kPlain)
+      quantised.insert((*matrix)->scheme());
     if (belongs_to_mtp(name, c)) {
-      std::uint64_t elements = 1;
-      for (const std::int64_t dim : tensor.shape) elements *= static_cast<std::uint64_t>(dim);
-      info.mtp_parameters += elements;
+      info.mtp_parameters += group.parameters();
       continue;
     }
-    if (is_derived(name)) continue;
-    if (c.tie_word_embeddings && name == "lm_head.weight") continue;  // a copy that nothing reads
-    add_to_groups(name, tensor, info.weights);
-    info.weight_bytes += tensor.bytes.size();
-    if (name.find(".mlp.experts.") != std::string::npos) {
-      expert_bytes += tensor.bytes.size();
-    } else if (name != "model.embed_tokens.weight" || c.tie_word_embeddings) {
-      info.active_weight_bytes += tensor.bytes.size();
+    add_to_groups(group, info.weights);
+    info.weight_bytes += group.nbytes;
+    if (group.part == WeightPart::kExperts) {
+      expert_bytes += group.nbytes;
+    } else if (group.part != WeightPart::kEmbedding || c.tie_word_embeddings) {
+      info.active_weight_bytes += group.nbytes;
     }
-    if (tensor.shape.size() >= 2) matrix_bytes[tensor.dtype] += tensor.bytes.size();
+    if (group.part != WeightPart::kVectors)
+      matrix_bytes[matrix ? (*matrix)->scheme() : std::string(dtype_name(group.type))] +=
+          group.nbytes;
   }
   info.active_weight_bytes +=
       expert_bytes * u64(c.router.experts_per_token) / u64(c.router.num_experts);
   info.weight_format = format_of(matrix_bytes);
+  if (std::string line = undeclared_schemes(config, quantised); !line.empty())
+    info.notes.push_back(std::move(line));
 }
 
 }  // namespace
@@ -158,8 +187,7 @@ DecoderConfig read_decoder(ConfigReader& r) {
   c.mtp_layers = r.integer_or("num_nextn_predict_layers", 0, 0, 8);
   r.expect("hidden_act", "silu", "the activation of this family");
   r.expect("mlp_bias", false, "feed-forward blocks of this family have no bias");
-  r.expect("quantization_config", Json(),
-           "this version reads BF16, F16 and F32 checkpoints; use the original one");
+  r.ignore({"quantization_config"});  // checkpoint/quant_config.h
   r.expect("sliding_window", Json(), "this family attends to everything before");
   read_experts(r, c);
   const int first_dense = r.integer_or("first_k_dense_replace", 1, 0, c.num_layers);

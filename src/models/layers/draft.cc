@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "checkpoint/stored_matrix.h"
 
 namespace glint {
 namespace {
@@ -32,7 +33,7 @@ Weight bind_unless_copy(TensorBinder& binder, const std::string& name,
   if (!binder.same_contents(name, original_name))
     return binder.matrix(name, static_cast<int>(original.rows()), static_cast<int>(original.cols()),
                          use);
-  binder.skip([&](std::string_view tensor) { return tensor == name; });
+  binder.skip([&](std::string_view tensor) { return place_of(tensor).matrix == name; });
   log_debug(fmt::format("{} equals {}: one is loaded", name, original_name));
   return original;
 }
@@ -92,7 +93,7 @@ void describe_draft(const DecoderConfig& config, const Checkpoint& checkpoint, M
       config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     const std::uint64_t bytes = tensor.bytes.size();
-    if (name == head) head_bytes += bytes;
+    if (place_of(name).matrix == head) head_bytes += bytes;
     if (!name.starts_with(prefix) || is_derived(name)) continue;
     const std::string_view rest = std::string_view(name).substr(prefix.size());
     if (rest.starts_with("embed_tokens.") || rest.starts_with("shared_head.head.")) {

@@ -256,6 +256,7 @@ void expand_heads(const Mla& mla, const PackedLatents& latents,
     args.k = d.kv_lora_rank;
     args.w = weight.data();
     args.w_stride = weight.stride();
+    args.factor = weight.factor();
     args.source = panel_source(mla.exec.kernels, *x.kernels, weight);
     args.n1 = static_cast<int>(weight.rows());
     args.y = y;
