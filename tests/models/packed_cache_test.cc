@@ -290,12 +290,9 @@ TEST_F(PackedWeights, what_a_killed_start_left_is_reused_and_a_running_one_is_le
   EXPECT_FALSE(fs::exists(temporary));
 }
 
-// Whoever packs otherwise than before must raise kPackedVersion in tensor_binder.cc, and write the
-// new number here.
-TEST(PackedVersion, stands_for_these_bytes) {
-  PackedKeyBuilder builder;
-  std::mt19937 engine(11);
-  for (int i = 0; i < kNumGgmlTypes; ++i) {
+// Panels of random blocks of the block types [first, last).
+void add_panels(int first, int last, std::mt19937& engine, PackedKeyBuilder& builder) {
+  for (int i = first; i < last; ++i) {
     const auto type = static_cast<DType>(static_cast<int>(kFirstBlockType) + i);
     constexpr std::size_t kWidth = 512;
     const std::size_t row = kWidth / block_size(type).elements * block_size(type).bytes;
@@ -305,6 +302,14 @@ TEST(PackedVersion, stands_for_these_bytes) {
     pack_panel(type, blocks.data(), row, kPanelRows, kWidth, panel.data());
     builder.add(std::span<const std::byte>(panel));
   }
+}
+
+// Whoever packs otherwise than before must raise kPackedVersion in tensor_binder.cc, and write the
+// new number here.
+TEST(PackedVersion, stands_for_these_bytes) {
+  PackedKeyBuilder builder;
+  std::mt19937 engine(11);
+  add_panels(0, kNumGgmlTypes, engine, builder);
   std::vector<float> values(512);
   for (float& value : values) value = (static_cast<float>(engine() % 2001) - 1000) / 64;
   for (const auto& [type, encode] :
@@ -314,6 +319,14 @@ TEST(PackedVersion, stands_for_these_bytes) {
     builder.add(std::span<const std::byte>(blocks));
   }
   EXPECT_EQ(builder.key(), (PackedKey{0xac875429595718f7, 0x5b2d9780cf9cf857}))
+      << std::hex << builder.key().first << " " << builder.key().second;
+}
+
+TEST(PackedVersion, stands_for_these_bytes_of_integers) {
+  PackedKeyBuilder builder;
+  std::mt19937 engine(12);
+  add_panels(kNumGgmlTypes, kNumBlockTypes, engine, builder);
+  EXPECT_EQ(builder.key(), (PackedKey{0x9c1ddf7080f9d6e5, 0x3351510c91ce3c66}))
       << std::hex << builder.key().first << " " << builder.key().second;
 }
 
