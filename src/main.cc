@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
           glint::inspect_command(),
           glint::bench_command(),
           glint::score_command(),
+          glint::quantize_command(),
           glint::tokenize_command(),
       },
       arguments);

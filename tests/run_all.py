@@ -24,7 +24,7 @@ OUT = ROOT / "build" / "test"
 # What reads that which strangers send, and what it stands on. Kernels and models, which take as long to build again as all
 # of these, join with --thorough.
 ASAN_TESTS = ["base", "cache", "chat", "checkpoint", "engine", "server", "text"]
-TSAN_TESTS = ["base", "engine", "chat", "server"]
+TSAN_TESTS = ["base", "engine", "server"]
 THOROUGH = "--thorough" in sys.argv
 STAGES_TO_RUN = []
 PYTEST_FOLDERS = ["tests"]

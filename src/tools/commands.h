@@ -11,6 +11,7 @@ Command serve_command();
 Command inspect_command();
 Command bench_command();
 Command score_command();
+Command quantize_command();
 Command tokenize_command();
 
 }  // namespace glint

@@ -28,7 +28,7 @@ Error system_error(const std::filesystem::path& path, std::string_view what) {
 Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
     const std::filesystem::path& path, const std::vector<Tensor>& tensors) {
   std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter());
-  Json header;
+  Json::Object header;
   std::uint64_t at = 0;
   for (const Tensor& tensor : tensors) {
     std::uint64_t nbytes = dtype_bytes(tensor.dtype);
@@ -47,10 +47,10 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
     entry.set("dtype", dtype_name(tensor.dtype));
     entry.set("shape", std::move(shape));
     entry.set("data_offsets", std::move(offsets));
-    header.set(tensor.name, std::move(entry));
+    header.emplace_back(tensor.name, std::move(entry));
     at += nbytes;
   }
-  std::string text = header.is_null() ? "{}" : header.dump();
+  std::string text = Json(std::move(header)).dump();
   while (text.size() % kHeaderAlignment != 0) text += ' ';
   const std::uint64_t length = text.size();
   const std::uint64_t start = sizeof length + length;

@@ -15,13 +15,13 @@
 #include "tools/demo_model.h"
 #include "tools/flags.h"
 #include "tools/program.h"
+#include "tools/progress_bar.h"
 #include "tools/text_source.h"
 
 namespace glint {
 namespace {
 
 constexpr std::size_t kMaxTemplateBytes = 4u << 20;
-constexpr double kProgressStep = 0.01;
 
 // A model is refused with any code but kInvalidArgument, which is kept for the user's own flags.
 Error as_refusal(Error error) {
@@ -81,30 +81,6 @@ Status check_numa(const SessionOptions& options) {
         "its pages");
   return {};
 }
-
-class ProgressBar {
- public:
-  void show(std::uint64_t done, std::uint64_t total) {
-    if (total == 0) return;
-    const double share = static_cast<double>(done) / static_cast<double>(total);
-    if (share < shown_ + kProgressStep && done != total) return;
-    shown_ = share;
-    const int filled = static_cast<int>(share * kWidth);
-    std::fputs(fmt::format("\r\033[Kloading [{:=<{}}{:{}}] {:3.0f}% of {}", "", filled, "",
-                           kWidth - filled, share * 100, format_bytes(static_cast<double>(total)))
-                   .c_str(),
-               stderr);
-    visible_ = true;
-  }
-  ~ProgressBar() {
-    if (visible_) std::fputs("\r\033[K", stderr);
-  }
-
- private:
-  static constexpr int kWidth = 40;
-  double shown_ = -1;
-  bool visible_ = false;
-};
 
 }  // namespace
 
@@ -203,7 +179,7 @@ Result<std::unique_ptr<Session>> load_session(
 Result<std::unique_ptr<Session>> open_session(SessionOptions options) {
   GLINT_TRY(SessionPlan plan, plan_session(std::move(options)));
   if (isatty(STDERR_FILENO) == 0) return load_session(std::move(plan), {});
-  ProgressBar bar;
+  ProgressBar bar("loading");
   return load_session(std::move(plan),
                       [&bar](std::uint64_t done, std::uint64_t total) { bar.show(done, total); });
 }
