@@ -181,10 +181,10 @@ struct TileAttend {
     return _mm512_scalef_ps(p, n);
   }
 
-  // The lanes that see `key`.
-  static __mmask16 seen_by(const AttendArgs& args, __m512i visible, int key) {
-    const auto any = static_cast<__mmask16>(key >= args.first_key ? 0xffff : 0);
-    return _mm512_mask_cmpgt_epi32_mask(any, visible, _mm512_set1_epi32(key));
+  // The lanes that see a key, both counted from first_key: a key before it is, without its sign,
+  // larger than any count.
+  static __mmask16 seen_by(__m512i visible, int key) {
+    return _mm512_cmpgt_epu32_mask(visible, _mm512_set1_epi32(key));
   }
 
   // Softmax down the keys, a query row per lane; weights become tiles of [16 rows][32 keys].
@@ -192,14 +192,17 @@ struct TileAttend {
                     int num_keys) {
     const int count = args.rows - first < kRowBlock ? args.rows - first : kRowBlock;
     const auto lanes = Vec512::first(count);
-    const __m512i visible = _mm512_maskz_loadu_epi32(lanes, args.visible + first);
+    const __m512i visible =
+        _mm512_max_epi32(_mm512_sub_epi32(_mm512_maskz_loadu_epi32(lanes, args.visible + first),
+                                          _mm512_set1_epi32(args.first_key)),
+                         _mm512_setzero_si512());
     const int keys = ceil_div(num_keys, kTileK) * kTileK;
     const __m512 nothing = _mm512_set1_ps(-kInfinity);
     __m512 max[4] = {nothing, nothing, nothing, nothing};
     for (int key = 0; key < keys; key += 4) {
       GLINT_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const __mmask16 seen = seen_by(args, visible, key + i);
+        const __mmask16 seen = seen_by(visible, key + i - args.first_key);
         max[i] = _mm512_mask_max_ps(max[i], seen, _mm512_load_ps(scores + (key + i) * 16), max[i]);
       }
     }
@@ -216,7 +219,7 @@ struct TileAttend {
         GLINT_UNROLL
         for (int i = 0; i < 4; ++i) {
           const int key = tile * kTileK + 2 * pair + i;
-          const __mmask16 seen = seen_by(args, visible, key);
+          const __mmask16 seen = seen_by(visible, key - args.first_key);
           const __m512 x = _mm512_fmsub_ps(_mm512_load_ps(scores + key * 16), c, shift);
           p[i] = _mm512_maskz_mov_ps(seen, exp2(x));
           sum[i] = _mm512_add_ps(sum[i], p[i]);
