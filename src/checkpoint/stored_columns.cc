@@ -56,8 +56,9 @@ Status ColumnMatrix::read_scales(const StoredParts& parts, const TensorRef& code
     tensors_.push_back(order_);
   }
   choose_int_type();
-  description_ = fmt::format("INT{} ({}, zero points, {}, {} scales)", code_bits_, scheme,
-                             group_text(group_, cols_), dtype_name(scales->dtype));
+  description_ =
+      fmt::format("INT{} ({}, zero points, {}, {} scales)", code_bits_, scheme,
+                  group_text(group_, cols_, parts.config.groups), dtype_name(scales->dtype));
   return {};
 }
 

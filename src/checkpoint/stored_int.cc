@@ -54,7 +54,7 @@ Status IntMatrix::read_scales(const StoredParts& parts, const TensorRef& codes) 
   choose_int_type();
   description_ =
       fmt::format("INT{} ({}, {}, {} scales)", code_bits_, has_zeros_ ? "zero points" : "symmetric",
-                  group_text(group_, cols_), dtype_name(scales->dtype));
+                  group_text(group_, cols_, parts.config.groups), dtype_name(scales->dtype));
   return {};
 }
 

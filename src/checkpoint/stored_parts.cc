@@ -111,8 +111,10 @@ std::optional<std::size_t> group_columns(std::size_t cols, std::size_t groups,
   return std::nullopt;
 }
 
-std::string group_text(std::size_t group, std::size_t cols) {
-  return group == cols ? "one group a row" : fmt::format("groups of {}", group);
+std::string group_text(std::size_t group, std::size_t cols,
+                       const std::vector<std::size_t>& declared) {
+  const bool whole = group == cols && std::ranges::find(declared, cols) == declared.end();
+  return whole ? "one group a row" : fmt::format("groups of {}", group);
 }
 
 // ---- groups

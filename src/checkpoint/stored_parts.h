@@ -106,8 +106,9 @@ class GroupMatrix : public StoredMatrix {
   ScaleTable scales_;
 };
 
-// "groups of 128", "one scale a row", ...
-std::string group_text(std::size_t group, std::size_t cols);
+// "groups of 128", or "one group a row" where the config declares none of that size.
+std::string group_text(std::size_t group, std::size_t cols,
+                       const std::vector<std::size_t>& declared);
 
 // One family of formats.
 struct MatrixFormat {

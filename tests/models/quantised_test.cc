@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "base/log.h"
 #include "checkpoint/stored_matrix.h"
 #include "golden.h"
+#include "models/tensor_binder.h"
 #include "models/weight_form.h"
 
 namespace glint::golden {
@@ -329,6 +332,133 @@ INSTANTIATE_TEST_SUITE_P(AllForms, QuantisedForm,
                            return fmt::format("{}_{}", std::get<0>(param.param).name,
                                               std::get<1>(param.param));
                          });
+
+// ---- single matrices
+
+class QuantisedBinder : public testing::Test {
+ protected:
+  Matrix random_matrix(std::int64_t rows, std::int64_t cols) {
+    std::normal_distribution<float> normal(0, 0.1f);
+    Matrix m{rows, cols, {}};
+    for (std::int64_t i = 0; i < rows * cols; ++i) m.values.push_back(normal(engine_));
+    return m;
+  }
+
+  const Checkpoint& open(const Packed& packed, const std::string& config = "{}") {
+    folder_.write("config.json", config);
+    packers::write_safetensors(folder_, "model.safetensors", packed.tensors);
+    checkpoint_ = *Checkpoint::open(folder_.path());
+    return *checkpoint_;
+  }
+
+  // The matrix of a checkpoint as it is loaded, whose values are checked.
+  Weight load(const Matrix& m, const Packed& packed, const LoadOptions& options,
+              MatrixUse use = MatrixUse::kFeedForward) {
+    TensorBinder binder(*checkpoint_, options);
+    Weight weight =
+        binder.matrix("m.weight", static_cast<int>(m.rows), static_cast<int>(m.cols), use);
+    const Status status = binder.finish();
+    EXPECT_TRUE(status.has_value()) << status.error().message;
+    binder.load();
+    // bf16 keeps eight bits of what is expanded.
+    const float tolerance = weight.format() == QuantFormat::kBf16 ? 0x1p-8f : 1e-6f;
+    std::vector<float> row(weight.cols());
+    for (std::size_t r = 0; r < weight.rows(); ++r) {
+      decode_row(weight, r, row);
+      for (std::size_t c = 0; c < row.size(); ++c) {
+        const float want = packed.values[r * row.size() + c];
+        EXPECT_NEAR(row[c], want, tolerance * std::abs(want)) << r << " " << c;
+      }
+    }
+    return weight;
+  }
+
+  bool lies_in_the_file(const Weight& weight) const {
+    const auto bytes = checkpoint_->tensors().begin()->second.file->bytes();
+    return weight.data() >= bytes.data() && weight.data() < bytes.data() + bytes.size();
+  }
+
+  static LoadOptions mapped() { return {.placement = WeightPlacement::kMapped}; }
+
+ private:
+  TempFolder folder_;
+  std::mt19937 engine_{5};
+  std::shared_ptr<const Checkpoint> checkpoint_;
+};
+
+// 576 rows are four blocks and a half, 200 columns one and a bit: the last ones have their own
+// scales.
+TEST_F(QuantisedBinder, partial_blocks_of_fp8_use_their_own_scales) {
+  Matrix m = random_matrix(576, 200);
+  for (std::int64_t r = 0; r < m.rows; ++r) {
+    for (std::int64_t c = 0; c < m.cols; ++c)
+      m.values[static_cast<std::size_t>(r * m.cols + c)] *=
+          (r >= 512 ? 30.0f : 1.0f) * (c >= 128 ? 7.0f : 1.0f);
+  }
+  const Packed packed = packers::pack_fp8("m", m, {});
+  open(packed);
+  for (const LoadOptions& options : {LoadOptions{}, mapped()}) {
+    const Weight weight = load(m, packed, options);
+    EXPECT_EQ(weight.format(), QuantFormat::kF8);
+    EXPECT_EQ(lies_in_the_file(weight), options.placement == WeightPlacement::kMapped);
+    // A slice that cuts a block.
+    const Weight tail = weight.slice_rows(500, 576);
+    std::vector<float> got(200), want(200);
+    for (std::size_t r = 0; r < tail.rows(); ++r) {
+      decode_row(tail, r, got);
+      decode_row(weight, 500 + r, want);
+      EXPECT_EQ(got, want);
+    }
+  }
+}
+
+TEST_F(QuantisedBinder, codes_are_put_together_with_their_scales) {
+  const Matrix m = random_matrix(37, 128);
+  const std::pair<Packed, DType> cases[] = {
+      {packers::pack_compressed("m", m, {4, 32, true, "BF16"}), DType::kInt4B},
+      {packers::pack_compressed("m", m, {4, 64, true, "F16"}), DType::kQ4_0},
+      {packers::pack_compressed("m", m, {4, 128, false, "F32"}), DType::kUint4F},
+      {packers::pack_compressed("m", m, {8, 0, true, "F32"}), DType::kInt8F},
+      {packers::pack_bytes("m", m, {8, 0, true, "F16"}), DType::kQ8_0},
+      {packers::pack_fp4("m", m, Fp4::kCompressed), DType::kNVFP4},
+      {packers::pack_fp4("m", m, Fp4::kMx), DType::kMXFP4},
+  };
+  for (const auto& [packed, type] : cases) {
+    open(packed);
+    for (const LoadOptions& options : {LoadOptions{}, mapped()}) {
+      EXPECT_EQ(load(m, packed, options).format(), QuantFormat::kPanels);
+      EXPECT_EQ(load(m, packed, options).type(), type);
+      EXPECT_EQ(load(m, packed, options, MatrixUse::kKept).format(), QuantFormat::kBlocks);
+    }
+    EXPECT_EQ(load(m, packed, {.repack = false}).format(), QuantFormat::kBlocks);
+    // Few bits stay as they are.
+    EXPECT_EQ(load(m, packed, {.quant = WeightQuant::kQ4}).type(), type);
+  }
+}
+
+TEST_F(QuantisedBinder, widths_that_no_block_divides_become_floats) {
+  const Matrix m = random_matrix(18, 112);
+  for (const Packed& packed : {packers::pack_fp4("m", m, Fp4::kModelOpt),
+                               packers::pack_compressed("m", m, {4, 0, true, "BF16"}),
+                               packers::pack_compressed("m", m, {8, 16, false, "F16"})}) {
+    open(packed);
+    EXPECT_EQ(load(m, packed, {}).format(), QuantFormat::kBf16);
+    EXPECT_EQ(load(m, packed, {.compute = Compute::kF32}).format(), QuantFormat::kF32);
+  }
+}
+
+TEST_F(QuantisedBinder, a_shape_that_the_config_contradicts_is_told_as_the_matrix_has_it) {
+  const Matrix m = random_matrix(16, 64);
+  for (const Packed& packed :
+       {packers::pack_fp8("m", m, {}), packers::pack_fp4("m", m, Fp4::kModelOpt),
+        packers::pack_compressed("m", m, {})}) {
+    TensorBinder binder(open(packed));
+    binder.matrix("m.weight", 16, 96, MatrixUse::kAttention);
+    const Status status = binder.finish();
+    ASSERT_FALSE(status.has_value());
+    EXPECT_THAT(status.error().message, AllOf(HasSubstr("[16, 64]"), HasSubstr("[16, 96]")));
+  }
+}
 
 // ---- what a config does not say, and what is left over
 
