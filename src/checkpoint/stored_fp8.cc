@@ -108,9 +108,13 @@ bool Fp8Matrix::set_grid(const QuantConfig& config) {
     grid_ = {rows_, 1, 1, cols_};
     return count_of(s) == rows_;
   }
-  if (s.shape.size() != 2 || s.shape[0] < 1 || s.shape[1] < 1) return false;
+  // ModelOpt writes [blocks, 1, blocks, 1].
+  const bool apart = s.shape.size() == 4 && s.shape[1] == 1 && s.shape[3] == 1;
+  if (!apart && s.shape.size() != 2) return false;
+  const std::int64_t blocks_across = s.shape[apart ? 2 : 1];
+  if (s.shape[0] < 1 || blocks_across < 1) return false;
   grid_.rows = static_cast<std::size_t>(s.shape[0]);
-  grid_.cols = static_cast<std::size_t>(s.shape[1]);
+  grid_.cols = static_cast<std::size_t>(blocks_across);
   for (const auto& [block_rows, block_cols] : config.f8_blocks) {
     if (!grows_to(rows_, block_rows, grid_.rows) || !grows_to(cols_, block_cols, grid_.cols))
       continue;

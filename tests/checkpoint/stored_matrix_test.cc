@@ -116,6 +116,9 @@ TEST_F(StoredMatrixTest, fp8_blocks_of_any_size_with_partial_ones_at_the_ends) {
             "FP8 (e4m3, blocks of 128 x 128, e8m0 scales)");
   EXPECT_EQ(expect_values(m, packers::pack_fp8("m", m, {128, 128, "weight_scale_inv", "F8_E8M0"})),
             "FP8 (e4m3, blocks of 128 x 128, e8m0 scales)");
+  Packed apart = packers::pack_fp8("m", m, {128, 128, "weight_scale"});
+  apart.tensors[1].shape = {5, 1, 2, 1};
+  EXPECT_EQ(expect_values(m, apart), "FP8 (e4m3, blocks of 128 x 128, F32 scales)");
   // The tensors are right where the config is not.
   const std::string wrong = R"({"quant_method":"fp8","weight_block_size":[64,64]})";
   EXPECT_EQ(expect_values(m, packers::pack_fp8("m", m, {}), wrong),

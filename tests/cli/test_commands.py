@@ -139,6 +139,20 @@ def test_tokenize_both_ways(run):
     assert len(table.splitlines()) == len(json.loads(run("tokenize", "demo", "--ids", "Hello").stdout))
 
 
+def test_inspect_says_how_quantised_parts_are_stored(run):
+    folder = pathlib.Path(__file__).resolve().parent.parent / "data" / "golden" / "glm4_moe_nvfp4"
+    text = run("inspect", folder).stdout
+    assert "NVFP4 (e2m1, groups of 16, e4m3 scales, global scale)" in text and "Weights      bf16+nvfp4" in text
+    report = json.loads(run("inspect", folder, "--json").stdout)
+    assert report["verdict"] == "ok" and report["heads_derived"] == ["rotary_dim", "heads_per_kv_head", "cache_width"]
+    parts = {part["part"]: part for part in report["weights"]["parts"]}
+    experts = parts["experts"]
+    assert experts["type"] == "NVFP4" and experts["storage"].startswith("NVFP4 (")
+    assert experts["parameters"] == 2 * 8 * 3 * 112 * 48  # weights, not bytes of packed codes
+    assert experts["bytes"] == 2 * 8 * 3 * (112 * 48 // 2 + 112 * 48 // 16 + 4)
+    assert parts["attention"]["type"] == "BF16"
+
+
 def test_inspect_says_what_the_demo_is(run):
     text = run("inspect")
     assert text.returncode == 0
