@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/check.h"
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/quant_config.h"
@@ -50,6 +51,7 @@ Result<Shape2> matrix_shape(const TensorRef& tensor);
 // Element `index` of any tensor of integers or floats; bytes need not be aligned.
 template <typename T>
 T load(const TensorRef& tensor, std::size_t index) {
+  GLINT_DCHECK(index < tensor.bytes.size() / sizeof(T));
   T value;
   std::memcpy(&value, tensor.bytes.data() + index * sizeof(T), sizeof(T));
   return value;

@@ -340,6 +340,70 @@ TEST_F(StoredMatrixTest, parts_of_other_shapes_and_types_are_named) {
   }
 }
 
+// Whatever shapes and types the parts have: refused, or read within their bytes (which the dev
+// build checks at every element).
+TEST_F(StoredMatrixTest, parts_of_any_shape_and_type_are_refused_or_read_within_their_bytes) {
+  const Matrix m = random_matrix(16, 64);
+  const std::pair<Packed, const char*> forms[] = {
+      {packers::pack_fp8("m", m, {}), ""},
+      {packers::pack_fp4("m", m, Fp4::kModelOpt), ""},
+      {packers::pack_fp4("m", m, Fp4::kMx), ""},
+      {packers::pack_compressed("m", m, {4, 32, false}), ""},
+      {packers::pack_compressed("m", m, {8, 16, true}), ""},
+      {packers::pack_bytes("m", m, {8, 32, false}), ""},
+      {packers::pack_awq("m", m, {4, 32, false, "F16"}),
+       R"({"quant_method":"awq","group_size":48})"},
+      {packers::pack_gptq("m", m, {4, 32, true, "F16"}, 1), R"({"quant_method":"gptq","bits":8})"},
+  };
+  const std::pair<const char*, std::size_t> types[] = {{"F32", 4}, {"BF16", 2},   {"F16", 2},
+                                                       {"U8", 1},  {"I8", 1},     {"I32", 4},
+                                                       {"I64", 8}, {"F8_E4M3", 1}};
+  const std::int64_t sizes[] = {0, 1, 2, 3, 4, 5, 8, 15, 16, 17, 32, 64};
+  std::mt19937 engine(11);
+  const auto pick = [&](std::size_t n) {
+    return std::uniform_int_distribution<std::size_t>(0, n - 1)(engine);
+  };
+  int accepted = 0;
+  for (int round = 0; round < 500; ++round) {
+    const auto& [packed, config] = forms[pick(std::size(forms))];
+    std::vector<Tensor> tensors = packed.tensors;
+    Tensor& changed = tensors[pick(tensors.size())];
+    std::size_t width = changed.bytes.size(), count = 1;
+    for (const std::int64_t dim : changed.shape) width /= static_cast<std::size_t>(dim);
+    if (pick(4) == 0) {
+      const auto& type = types[pick(std::size(types))];
+      changed.dtype = type.first;
+      width = type.second;
+    }
+    if (pick(3) == 0) changed.shape.resize(pick(4));
+    for (std::int64_t& dim : changed.shape) {
+      if (dim == 0 || pick(2) == 0) dim = sizes[pick(std::size(sizes))];
+      count *= static_cast<std::size_t>(dim);
+    }
+    changed.bytes.resize(count * width, '\1');
+    open(tensors, config);
+    const auto found = find();
+    if (!found) {
+      EXPECT_NE(found.error().message, "");
+      continue;
+    }
+    ++accepted;
+    const StoredMatrix& matrix = **found;
+    (void)matrix.check_values();
+    std::vector<float> values(matrix.rows() * matrix.cols());
+    matrix.decode_rows(0, matrix.rows(), values.data());
+    if (matrix.kind() == StoredMatrix::Kind::kF8) {
+      std::vector<float> scales(matrix.grid().rows * matrix.grid().cols);
+      matrix.write_grid(scales.data());
+    }
+    if (!matrix.has_blocks()) continue;
+    const BlockSize block = block_size(matrix.type());
+    std::vector<std::byte> blocks(values.size() / block.elements * block.bytes);
+    matrix.write_blocks(0, matrix.rows(), blocks.data());
+  }
+  EXPECT_GT(accepted, 20);
+}
+
 TEST_F(StoredMatrixTest, what_contradicts_itself_is_refused) {
   const Matrix m = random_matrix(16, 64);
   auto two_scales = packers::pack_fp8("m", m, {}).tensors;
