@@ -15,7 +15,7 @@ struct SequenceSpan {
   int count = 0;
   int start = 0;
   std::span<const PageId> pages;
-  int first = 1;  // of a DraftBatch alone: the first slot whose rows are there to be attended to
+  int first = 0;  // rows before it are attended to by nobody: a draft layer need not have them
 };
 
 struct Batch {

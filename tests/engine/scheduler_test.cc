@@ -19,6 +19,12 @@ SequenceView prefilling(int known, int computed) {
   return {.known = known, .computed = computed, .pages = (computed + 63) / 64};
 }
 
+SequenceView guessing(int known, int guesses) {
+  SequenceView view = decoding(known);
+  view.guesses = guesses;
+  return view;
+}
+
 // "0:1 1:10" for the shares.
 std::string text(const StepPlan& plan) {
   std::string out;
@@ -134,6 +140,28 @@ TEST(Scheduler, the_youngest_is_preempted_when_pages_run_out) {
 TEST(Scheduler, a_prefill_shrinks_to_the_pages_there_are) {
   EXPECT_EQ(plan({prefilling(500, 10)}, {}, 1, {4, 512}), "0:118");
   EXPECT_EQ(plan({prefilling(500, 64), decoding(5)}, {}, 0, {4, 512}), "preempt 1");
+}
+
+TEST(Scheduler, guesses_are_computed_beside_the_token) {
+  EXPECT_EQ(plan({guessing(20, 3), decoding(30), guessing(40, 1)}, {}, kPlenty, {4, 64}),
+            "0:4 1:1 2:2");
+}
+
+TEST(Scheduler, guesses_leave_every_other_a_token) {
+  EXPECT_EQ(plan({guessing(20, 3), guessing(30, 3)}, {}, kPlenty, {2, 6}), "0:4 1:2");
+  EXPECT_EQ(plan({guessing(20, 3), prefilling(500, 0)}, {}, kPlenty, {2, 8}), "0:4 1:4");
+  EXPECT_EQ(plan({guessing(20, 3), prefilling(500, 0)}, {}, kPlenty, {2, 3}), "0:2 1:1");
+  EXPECT_EQ(plan({guessing(20, 3)}, {prefilling(500, 0)}, kPlenty, {2, 8}), "0:4 1:4 +1");
+  EXPECT_EQ(plan({guessing(20, 3)}, {prefilling(500, 0), prefilling(5, 0)}, kPlenty, {4, 4}),
+            "0:2 1:1 2:1 +2");
+}
+
+TEST(Scheduler, guesses_take_only_pages_that_nobody_else_needs) {
+  EXPECT_EQ(plan({guessing(64, 3)}, {}, 1, {4, 64}), "0:4");
+  EXPECT_EQ(plan({guessing(64, 3)}, {}, 0, {4, 64}), "0:1");
+  EXPECT_EQ(plan({guessing(63, 3)}, {}, 0, {4, 64}), "0:2") << "inside its page";
+  EXPECT_EQ(plan({guessing(64, 3), decoding(65)}, {}, 1, {4, 64}), "0:1 1:1");
+  EXPECT_EQ(plan({guessing(64, 3), prefilling(60, 0)}, {}, 1, {4, 128}), "0:1 1:60");
 }
 
 TEST(Scheduler, nobody_is_preempted_for_lack_of_budget) {

@@ -158,7 +158,7 @@ void attend_all(const Gqa& gqa) {
       job.num_queries = sequence.count;
       job.rows_per_query = d.group();
       job.start = sequence.start;
-      job.first_key = gqa.step.first_key;
+      job.first_key = std::max(gqa.step.first_key, sequence.first);
       const auto of_head = [&](int which) -> std::span<const std::byte* const> {
         return {pages + size(which) * size(num_pages), size(num_pages)};
       };

@@ -176,7 +176,7 @@ void attend_absorbed(const Mla& mla, int first, int rows) {
     job.num_queries = end - begin;
     job.rows_per_query = heads;
     job.start = sequence.start + begin - sequence.begin;
-    job.first_key = mla.step.first_key;
+    job.first_key = std::max(mla.step.first_key, sequence.first);
     const auto pages = layer_pages(mla, sequence, job.start + job.num_queries);
     job.kv = {pages, size(width) * mla.element_bytes(), pages, size(width) * mla.element_bytes()};
     job.dk = width;
@@ -340,7 +340,7 @@ void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
       job.num_queries = sequence.count;
       job.rows_per_query = 1;
       job.start = sequence.start;
-      job.first_key = mla.step.first_key;
+      job.first_key = std::max(mla.step.first_key, sequence.first);
       job.kv = {{k_pages + i * num_pages, size(num_pages)},
                 size(d.qk_head_dim()) * element,
                 {v_pages + i * num_pages, size(num_pages)},
