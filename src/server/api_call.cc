@@ -50,6 +50,8 @@ AnswerUsage UsageTally::sum() const {
     prompt.usage.prompt_tokens += more_prompt;
     sum.usage.completion_tokens += one.usage.completion_tokens;
     sum.reasoning_tokens += one.reasoning_tokens;
+    sum.usage.drafted_tokens += one.usage.drafted_tokens;
+    sum.usage.accepted_tokens += one.usage.accepted_tokens;
     sum.usage.queue_s = std::max(sum.usage.queue_s, one.usage.queue_s);
     sum.usage.prefill_s = std::max(sum.usage.prefill_s, one.usage.prefill_s);
     sum.usage.decode_s = std::max(sum.usage.decode_s, one.usage.decode_s);

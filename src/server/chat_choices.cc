@@ -217,26 +217,35 @@ Json ChoiceFold::take() {
 
 Json usage_json(const AnswerUsage& usage) {
   const Usage& u = usage.usage;
+  Json details = object({{"reasoning_tokens", Json(usage.reasoning_tokens)}});
+  if (u.drafted_tokens > 0) {
+    details.set("accepted_prediction_tokens", Json(u.accepted_tokens));
+    details.set("rejected_prediction_tokens", Json(u.drafted_tokens - u.accepted_tokens));
+  }
   return object({{"prompt_tokens", Json(u.prompt_tokens)},
                  {"completion_tokens", Json(u.completion_tokens)},
                  {"total_tokens", Json(u.prompt_tokens + u.completion_tokens)},
                  {"prompt_tokens_details", object({{"cached_tokens", Json(u.cached_tokens)}})},
-                 {"completion_tokens_details",
-                  object({{"reasoning_tokens", Json(usage.reasoning_tokens)}})}});
+                 {"completion_tokens_details", std::move(details)}});
 }
 
 Json timings_json(const Usage& u) {
   const int computed = u.prompt_tokens - u.cached_tokens;
-  return object(
-      {{"cache_n", Json(u.cached_tokens)},
-       {"prompt_n", Json(computed)},
-       {"prompt_ms", Json(u.prefill_s * 1e3)},
-       {"prompt_per_token_ms", Json(u.prefill_s * 1e3 / std::max(computed, 1))},
-       {"prompt_per_second", Json(per_second(computed, u.prefill_s))},
-       {"predicted_n", Json(u.completion_tokens)},
-       {"predicted_ms", Json(u.decode_s * 1e3)},
-       {"predicted_per_token_ms", Json(u.decode_s * 1e3 / std::max(u.completion_tokens, 1))},
-       {"predicted_per_second", Json(per_second(u.completion_tokens, u.decode_s))}});
+  Json out =
+      object({{"cache_n", Json(u.cached_tokens)},
+              {"prompt_n", Json(computed)},
+              {"prompt_ms", Json(u.prefill_s * 1e3)},
+              {"prompt_per_token_ms", Json(u.prefill_s * 1e3 / std::max(computed, 1))},
+              {"prompt_per_second", Json(per_second(computed, u.prefill_s))},
+              {"predicted_n", Json(u.completion_tokens)},
+              {"predicted_ms", Json(u.decode_s * 1e3)},
+              {"predicted_per_token_ms", Json(u.decode_s * 1e3 / std::max(u.completion_tokens, 1))},
+              {"predicted_per_second", Json(per_second(u.completion_tokens, u.decode_s))}});
+  if (u.drafted_tokens > 0) {
+    out.set("draft_n", Json(u.drafted_tokens));
+    out.set("draft_n_accepted", Json(u.accepted_tokens));
+  }
+  return out;
 }
 
 }  // namespace glint

@@ -489,6 +489,18 @@ void Metrics::on_engine(const EngineStats& stats) {
   state_->steps.advance_to(static_cast<double>(stats.steps));
   state_->cancelled.advance_to(static_cast<double>(stats.cancelled));
   state_->failed.advance_to(static_cast<double>(stats.failed));
+  if (stats.drafts.mode == DraftMode::kOff) return;
+  on_spec_decode({.drafts = stats.drafts.rounds,
+                  .draft_tokens = stats.drafts.drafted,
+                  .accepted_tokens = stats.drafts.accepted,
+                  .accepted_per_position = stats.drafts.accepted_at});
+  state_->registry
+      .gauge("glint_spec_decode_drafts",
+             "Tokens guessed ahead in a step of each sequence, by mode.",
+             {{"mode", std::string(draft_mode_name(stats.drafts.mode))}})
+      .Set(stats.drafts.num_drafts);
+  state_->registry.gauge("glint_spec_decode_paused", "1 while guessing ahead does not pay.")
+      .Set(stats.drafts.paused ? 1 : 0);
 }
 
 void Metrics::on_connections(int open) {

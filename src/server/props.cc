@@ -23,6 +23,14 @@ Json defaults_json(const ServedModel& model) {
   return object({{"n_ctx", Json(model.engine->options().context)}, {"params", std::move(params)}});
 }
 
+Json mtp_json(const DraftStats& drafts) {
+  return object({{"mode", Json(std::string(draft_mode_name(drafts.mode)))},
+                 {"drafts", Json(drafts.num_drafts)},
+                 {"paused", Json(drafts.paused)},
+                 {"drafted_tokens", Json(drafts.drafted)},
+                 {"accepted_tokens", Json(drafts.accepted)}});
+}
+
 }  // namespace
 
 Json props_json(const ServedModel& model, const ServedInfo& info, const ServerOptions& options) {
@@ -43,6 +51,7 @@ Json props_json(const ServedModel& model, const ServedInfo& info, const ServerOp
                  {"model", std::move(about)},
                  {"tool_parser", Json(std::string(name_of(model.text->tool_format())))},
                  {"reasoning_parser", Json(std::string(name_of(model.text->reasoning_format())))},
+                 {"mtp", mtp_json(model.engine->stats().drafts)},
                  {"machine", info.machine}});
 }
 
@@ -52,7 +61,8 @@ Json slots_json(const Engine& engine) {
   for (int slot = 0; slot < engine.options().max_sequences; ++slot) {
     out.push_back(object({{"id", Json(slot)},
                           {"n_ctx", Json(engine.options().context)},
-                          {"is_processing", Json(slot < stats.running)}}));
+                          {"is_processing", Json(slot < stats.running)},
+                          {"speculative", Json(stats.drafts.num_drafts > 0)}}));
   }
   return out;
 }

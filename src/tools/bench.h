@@ -18,6 +18,7 @@ struct BenchPlan {
   std::vector<int> depths = {0, 4096};
   std::vector<int> parallel = {1, 8};
   int repetitions = 5;
+  std::vector<int> drafts = {};  // of the tests that guess ahead; 0: without, for comparison
 };
 
 struct BenchResult {

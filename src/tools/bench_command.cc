@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <sstream>
 
+#include "engine/draft_policy.h"
 #include "tools/bench.h"
+#include "tools/bench_drafts.h"
 #include "tools/commands.h"
 #include "tools/machine_probe.h"
 #include "tools/options.h"
@@ -29,6 +32,20 @@ struct Machine {
   std::uint64_t peak_bytes_before = 0;  // of this process, while loading
 };
 
+Status parse_drafts(const std::string& list, std::vector<int>& drafts) {
+  drafts.clear();
+  std::istringstream words(list);
+  for (std::string word; std::getline(words, word, ',');) {
+    const auto number = parse_integer(word);
+    if (!number || *number < 0 || *number > DraftPolicy::kMaxDrafts) {
+      return invalid_argument(fmt::format("'{}' is no number of guesses between 0 and {}", word,
+                                          DraftPolicy::kMaxDrafts));
+    }
+    drafts.push_back(static_cast<int>(*number));
+  }
+  return {};
+}
+
 void declare(Flags& flags, BenchOptions* options) {
   declare_model(flags, &options->session.model);
   flags.group("Measurements");
@@ -42,6 +59,11 @@ void declare(Flags& flags, BenchOptions* options) {
                  "sequences decoding at once, also -np (default 1,8)", 1);
   flags.integer("--reps", &options->plan.repetitions, "N",
                 "the median of N runs counts (default 5)", 1, 1000);
+  flags.custom(
+      "--mtp", "N,...",
+      "also answer a few questions with the draft layer guessing N tokens ahead; 0 is "
+      "without, for comparison (default: not measured)",
+      [options](const std::string& value) { return parse_drafts(value, options->plan.drafts); });
   flags.toggle("--json", &options->json, "one object for machines");
   declare_session(flags, &options->session, false);
   declare_log(flags, &options->log);
@@ -132,12 +154,54 @@ void print_result(const BenchResult& result, const BenchFloor& floor) {
   std::fflush(stdout);
 }
 
+Json draft_json(const DraftBench& result) {
+  Json json;
+  json.set("drafts", result.num_drafts);
+  json.set("tokens_per_s", result.median());
+  json.set("min", *std::ranges::min_element(result.tokens_per_s));
+  json.set("max", *std::ranges::max_element(result.tokens_per_s));
+  json.set("repetitions", static_cast<std::int64_t>(result.tokens_per_s.size()));
+  json.set("drafted", result.drafted);
+  json.set("accepted", result.accepted);
+  json.set("acceptance", result.acceptance());
+  json.set("tokens_per_step", result.tokens_per_step());
+  return json;
+}
+
+void print_draft(const DraftBench& result) {
+  std::puts(fmt::format("{:<18} {:>9.1f} {:>8.1f} {:>8.1f} {:>12.2f} {:>12.1f} %",
+                        fmt::format("mtp {}", result.num_drafts), result.median(),
+                        *std::ranges::min_element(result.tokens_per_s),
+                        *std::ranges::max_element(result.tokens_per_s), result.tokens_per_step(),
+                        100 * result.acceptance())
+                .c_str());
+  std::fflush(stdout);
+}
+
+// The tests that guess ahead. Errors: as of the runs.
+Result<Json> run_drafts(Session& session, const BenchOptions& options) {
+  Json results(Json::Array{});
+  if (options.plan.drafts.empty()) return results;
+  if (!options.json) {
+    std::puts("\nquestions              tok/s      min      max  tokens/step  guesses right");
+  }
+  for (const int num_drafts : options.plan.drafts) {
+    GLINT_TRY(const DraftBench result,
+              run_draft_bench(session, num_drafts, options.plan.generated_tokens,
+                              options.plan.repetitions));
+    if (result.tokens_per_s.empty()) return internal_error("the answers are empty");
+    results.push_back(draft_json(result));
+    if (!options.json) print_draft(result);
+  }
+  return results;
+}
+
 std::uint64_t peak_bytes(const Machine& machine) {
   return std::max(machine.peak_bytes_before, peak_resident_bytes());
 }
 
 Json report_json(const Session& session, const std::vector<WeightUse>& uses, const Machine& machine,
-                 Json results) {
+                 Json results, Json drafts) {
   Json rates, json;
   rates.set("read_bytes_per_s", machine.rates.bytes_per_s);
   rates.set("peak_flops_per_s", machine.rates.flops_per_s);
@@ -152,20 +216,28 @@ Json report_json(const Session& session, const std::vector<WeightUse>& uses, con
   json.set("weights", uses_json(uses));
   json.set("machine", std::move(rates));
   json.set("results", std::move(results));
+  if (!drafts.as_array().empty()) json.set("mtp", std::move(drafts));
   json.set("peak_memory_bytes", peak_bytes(machine));
   return json;
 }
 
 // Room for the longest and the widest of the tests.
-void size_session(const std::vector<BenchResult>& tests, SessionOptions* options) {
+void size_session(const std::vector<BenchResult>& tests, const BenchPlan& plan,
+                  SessionOptions* options) {
   int longest = 1;
+  const int most_drafts = plan.drafts.empty() ? 0 : std::ranges::max(plan.drafts);
+  options->mtp = {.mode = DraftMode::kOff};
+  if (most_drafts > 0) {
+    options->mtp = {.mode = DraftMode::kFixed, .num_drafts = most_drafts, .required = true};
+  }
+  if (!plan.drafts.empty()) longest = kDraftBenchPromptTokens + plan.generated_tokens;
   options->max_sequences = 1;
   for (const BenchResult& test : tests) {
     longest = std::max(longest, test.depth + test.tokens);
     options->max_sequences = std::max(options->max_sequences, test.parallel);
   }
   if (options->context == 0) options->context = longest;
-  options->text = false;
+  options->text = !plan.drafts.empty();
   options->engine = false;
   options->prefix_cache = false;
 }
@@ -174,7 +246,10 @@ int run(BenchOptions& options) {
   start_log(options.log, LogLevel::kWarn);
   const std::vector<BenchResult> tests = bench_tests(options.plan);
   if (tests.empty()) return complain("nothing to measure: -p and -n are both 0", kExitUsage);
-  size_session(tests, &options.session);
+  if (!options.plan.drafts.empty() && options.plan.generated_tokens < 2) {
+    return complain("--mtp: needs -n of at least 2", kExitUsage);
+  }
+  size_session(tests, options.plan, &options.session);
   auto session = open_session(options.session);
   if (!session) return complain(session.error().message, refusal_exit_code(session.error()));
   const SessionPlan& plan = (*session)->plan;
@@ -191,8 +266,12 @@ int run(BenchOptions& options) {
     results.push_back(result_json(*result, floor));
     if (!options.json) print_result(*result, floor);
   }
+  auto drafts = run_drafts(**session, options);
+  if (!drafts) return complain("--mtp: " + drafts.error().message, kExitFailed);
   if (options.json) {
-    std::puts(report_json(**session, uses, machine, std::move(results)).dump(2).c_str());
+    std::puts(report_json(**session, uses, machine, std::move(results), std::move(*drafts))
+                  .dump(2)
+                  .c_str());
   } else {
     std::puts(
         fmt::format("\npeak memory {}", format_bytes(static_cast<double>(peak_bytes(machine))))

@@ -237,6 +237,7 @@ void declare(Flags& flags, ChatOptions* options) {
              "a Jinja template instead of the checkpoint's");
   declare_sampling(flags, &options->sampling);
   declare_session(flags, &options->session, false);
+  declare_mtp(flags, &options->session.mtp);
   declare_log(flags, &options->log);
 }
 

@@ -181,6 +181,10 @@ Json heads_json(const ModelInfo& info) {
   return heads;
 }
 
+bool can_guess(const ModelInfo& info) {
+  return info.mtp_present && info.draft.cache.num_layers > 0;
+}
+
 void add_model_json(const Report& report, Json* json) {
   const ModelInfo& info = *report.info;
   Json attention, cache, parameters, weights, mtp;
@@ -205,7 +209,7 @@ void add_model_json(const Report& report, Json* json) {
   }
   mtp.set("layers", info.mtp_layers);
   mtp.set("present", info.mtp_present);
-  mtp.set("used", false);
+  mtp.set("used", can_guess(info));
   json->set("family", info.family);
   json->set("layers", info.num_layers);
   json->set("hidden_size", info.hidden_size);
@@ -303,11 +307,12 @@ void print_model(const Report& report) {
                                      grouped(report.bytes_per_token()), report.parallel,
                                      report.parallel == 1 ? "" : "s", report.context,
                                      format_bytes(static_cast<double>(report.cache_bytes()))));
-  print_line("MTP", info.mtp_layers == 0
-                        ? "none"
-                        : fmt::format("{} layer{} {}, not used by this version", info.mtp_layers,
-                                      info.mtp_layers == 1 ? "" : "s",
-                                      info.mtp_present ? "present" : "declared, without weights"));
+  print_line("MTP",
+             info.mtp_layers == 0
+                 ? "none"
+                 : fmt::format("{} layer{} {}{}", info.mtp_layers, info.mtp_layers == 1 ? "" : "s",
+                               info.mtp_present ? "present" : "declared, without weights",
+                               can_guess(info) ? ", guesses ahead (--mtp)" : ""));
   print_line("Context", fmt::format("up to {} tokens", info.max_position_embeddings));
 }
 

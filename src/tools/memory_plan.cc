@@ -133,6 +133,13 @@ Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
   plan.limit = request.limit > 0 ? request.limit : available.bytes;
   plan.limit_source = request.limit > 0 ? "--memory" : available.source;
   plan.weights = resident_bytes(place_weights(info, request.load));
+  if (request.load.draft != DraftLayer::kOff && info.weight_bytes > 0) {
+    // Becomes what the others become.
+    const double change =
+        static_cast<double>(plan.weights) / static_cast<double>(info.weight_bytes);
+    const std::uint64_t stored = info.draft.weight_bytes + info.draft.copy_bytes;
+    plan.weights += static_cast<std::uint64_t>(change * static_cast<double>(stored));
+  }
   plan.logits = static_cast<std::uint64_t>(request.num_sequences) *
                 static_cast<std::uint64_t>(info.vocab_size) * sizeof(float);
   const std::uint64_t fixed = plan.weights + plan.logits;

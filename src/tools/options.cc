@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "engine/draft_policy.h"
+
 namespace glint {
 namespace {
 
@@ -102,8 +104,37 @@ void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
       fmt::format("most tokens of one step (default: {}, or {} while there is one request)",
                   kSharedChunk, kAloneChunk),
       1, 65536);
-  declare_fixed(flags, "--mtp", {"off", "auto"},
-                "drafting with the model's MTP layers (default off)");
+}
+
+void declare_mtp(Flags& flags, MtpOptions* mtp) {
+  flags.custom(
+      "--mtp", "N|auto|on|off",
+      fmt::format("tokens that the model's draft layer (MTP) guesses ahead, which one step then "
+                  "verifies: the answers are the same, and come sooner where guesses are cheap and "
+                  "often right. auto: measures how many pay, if any; on: the same, but refuses a "
+                  "model without such a layer (default {})",
+                  mtp->mode == DraftMode::kOff ? "off" : "auto"),
+      [mtp](const std::string& value) -> Status {
+        if (value == "off" || value == "0") {
+          *mtp = {.mode = DraftMode::kOff};
+          return {};
+        }
+        if (value == "auto" || value == "on") {
+          *mtp = {.mode = DraftMode::kAuto, .required = value == "on"};
+          return {};
+        }
+        const auto number = parse_integer(value);
+        if (!number.has_value()) {
+          return invalid_argument(fmt::format("'{}' is none of auto|on|off, and no number", value));
+        }
+        if (*number < 0 || *number > DraftPolicy::kMaxDrafts) {
+          return invalid_argument(
+              fmt::format("'{}' guesses are not between 0 and {}", value, DraftPolicy::kMaxDrafts));
+        }
+        *mtp = {
+            .mode = DraftMode::kFixed, .num_drafts = static_cast<int>(*number), .required = true};
+        return {};
+      });
 }
 
 void declare_log(Flags& flags, LogOptions* options) {

@@ -18,6 +18,9 @@ void declare_weights(Flags& flags, SessionOptions* options);
 // Those and --ctx, --threads, --isa, --compute, ... With `parallel` also --parallel.
 void declare_session(Flags& flags, SessionOptions* options, bool parallel);
 
+// --mtp, with the present value as the default.
+void declare_mtp(Flags& flags, MtpOptions* mtp);
+
 struct LogOptions {
   std::string level;  // empty: the command's own default
   std::string format = "text";

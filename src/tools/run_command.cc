@@ -48,6 +48,7 @@ void declare(Flags& flags, RunOptions* options) {
              "a Jinja template instead of the checkpoint's");
   declare_sampling(flags, &options->sampling);
   declare_session(flags, &options->session, false);
+  declare_mtp(flags, &options->session.mtp);
   declare_log(flags, &options->log);
 }
 
@@ -88,6 +89,10 @@ Json usage_json(const TurnResult& result) {
   usage.set("cached_tokens", result.usage.cached_tokens);
   usage.set("completion_tokens", result.usage.completion_tokens);
   usage.set("reasoning_tokens", result.reasoning_tokens);
+  if (result.usage.drafted_tokens > 0) {
+    usage.set("drafted_tokens", result.usage.drafted_tokens);
+    usage.set("accepted_tokens", result.usage.accepted_tokens);
+  }
   usage.set("total_tokens", result.usage.prompt_tokens + result.usage.completion_tokens);
   return usage;
 }

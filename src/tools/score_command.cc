@@ -50,6 +50,7 @@ void declare(Flags& flags, ScoreOptionsOfUser* options) {
                 "--text: tokens that see each other, after [gMASK]<sop> (default 510)", 1, 1000000);
   flags.toggle("--json", &options->json, "one object for machines");
   declare_session(flags, &request.session, true);
+  declare_mtp(flags, &request.session.mtp);
   declare_log(flags, &options->log);
 }
 
@@ -64,6 +65,12 @@ void print_tasks(const Json& report) {
   }
   for (const char* name : {"thinking_on", "thinking_off", "overall"}) {
     std::puts(fmt::format("{:<16} {}", name, percent(*report.find(name))).c_str());
+  }
+  if (const Json* drafts = report.find("drafts")) {
+    std::puts(fmt::format("{:<16} {:>5}/{:<5} {:6.1f} %", "guesses right",
+                          drafts->find("accepted")->as_int(), drafts->find("drafted")->as_int(),
+                          drafts->find("rate")->as_double() * 100)
+                  .c_str());
   }
 }
 
@@ -126,6 +133,7 @@ int run(ScoreOptionsOfUser& options) {
 Command score_command() {
   auto options = std::make_shared<ScoreOptionsOfUser>();
   options->request.session.max_sequences = 8;
+  options->request.session.mtp = {.mode = DraftMode::kOff};
   return {.name = "score",
           .summary = "logits, accuracy or perplexity of a model",
           .usage =

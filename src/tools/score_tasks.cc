@@ -169,6 +169,14 @@ Json summarize(const std::vector<TaskItem>& items, const std::vector<Outcome>& o
   return report;
 }
 
+Json drafts_json(const DraftStats& drafts) {
+  Json json;
+  json.set("drafted", drafts.drafted);
+  json.set("accepted", drafts.accepted);
+  json.set("rate", static_cast<double>(drafts.accepted) / static_cast<double>(drafts.drafted));
+  return json;
+}
+
 }  // namespace
 
 Result<Json> score_tasks(ScoreRequest request) {
@@ -193,7 +201,11 @@ Result<Json> score_tasks(ScoreRequest request) {
     judge(items[i], session->plan.text->tokenizer(), outcomes[i]);
   }
   if (!request.output.empty()) GLINT_TRY_VOID(write_outcomes(request.output, items, outcomes));
-  return summarize(items, outcomes);
+  Json report = summarize(items, outcomes);
+  if (const DraftStats drafts = session->engine->stats().drafts; drafts.drafted > 0) {
+    report.set("drafts", drafts_json(drafts));
+  }
+  return report;
 }
 
 }  // namespace glint

@@ -40,7 +40,7 @@ Json describe_machine(const Session& session) {
   const SessionPlan& plan = session.plan;
   const std::vector<PlacedGroup> weights = place_weights(plan.info, plan.load);
   const BenchModel model{plan.info, weights, plan.load.compute};
-  const CacheSpec& spec = plan.info.cache;
+  const CacheSpec& spec = cache_spec(plan);
   const CacheStats cache = session.cache->stats();
   Json cache_json(
       Json::Object{{"format", Json("bf16")},

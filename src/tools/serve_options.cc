@@ -219,6 +219,7 @@ void declare_serve(Flags& flags, ServeOptions* options) {
   declare_limits(flags, options);
   declare_output(flags, options);
   declare_session(flags, &options->session, true);
+  declare_mtp(flags, &options->session.mtp);
   declare_log(flags, &options->log);
 }
 

@@ -82,6 +82,53 @@ Status check_numa(const SessionOptions& options) {
   return {};
 }
 
+// What `load` does about the draft layer. Nothing of the weights is read yet.
+Status plan_drafts(const ModelInfo& info, MtpOptions& mtp, LoadOptions& load) {
+  if (mtp.mode == DraftMode::kOff) return {};
+  const bool can_load = info.draft.cache.num_layers > 0;
+  if (info.mtp_present && can_load) {
+    load.draft = mtp.required ? DraftLayer::kRequired : DraftLayer::kIfPresent;
+    return {};
+  }
+  const std::string why =
+      info.mtp_present ? "this version knows no draft layer of such models"
+      : info.mtp_layers > 0
+          ? fmt::format(
+                "the model declares {} draft layer{} (num_nextn_predict_layers), but its "
+                "files hold no tensors of {}",
+                info.mtp_layers, info.mtp_layers == 1 ? "" : "s",
+                info.mtp_layers == 1 ? "it" : "them")
+          : "the model has no draft layer";
+  if (mtp.required) {
+    return unsupported(fmt::format("--mtp: {}; start with --mtp off or auto", why));
+  }
+  const std::string line = why + ": nothing is guessed ahead (MTP is off)";
+  if (info.mtp_layers > 0 && !info.mtp_present) {
+    log_warn(line);
+  } else {
+    log_info(line);
+  }
+  mtp.mode = DraftMode::kOff;
+  return {};
+}
+
+// Guessing ahead is given up before a model is refused for lack of memory.
+Result<MemoryPlan> plan_with_drafts(const ModelInfo& info, MemoryRequest request, MtpOptions& mtp,
+                                    LoadOptions& load) {
+  const AvailableMemory available = available_memory();
+  request.load = load;
+  if (load.draft == DraftLayer::kOff) return plan_memory(info, info.cache, request, available);
+  auto with = plan_memory(info, info.draft.cache, request, available);
+  if (with.has_value() || with.error().code != ErrorCode::kExhausted || mtp.required) return with;
+  request.load.draft = DraftLayer::kOff;
+  GLINT_TRY(MemoryPlan without, plan_memory(info, info.cache, request, available));
+  log_warn(
+      fmt::format("MTP is off: the draft layer does not fit memory ({})", with.error().message));
+  load.draft = DraftLayer::kOff;
+  mtp.mode = DraftMode::kOff;
+  return without;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const Checkpoint>> open_checkpoint(const std::string& model,
@@ -129,9 +176,9 @@ Result<SessionPlan> plan_session(SessionOptions options) {
   request.context = options.context;
   request.num_sequences = options.max_sequences;
   plan.load = load_options(options);
-  request.load = plan.load;
+  GLINT_TRY_VOID(plan_drafts(plan.info, options.mtp, plan.load));
   request.limit = options.memory_limit;
-  GLINT_TRY(plan.memory, plan_memory(plan.info, plan.info.cache, request, available_memory()));
+  GLINT_TRY(plan.memory, plan_with_drafts(plan.info, request, options.mtp, plan.load));
 
   options.isa = isa_name(plan.isa);
   options.threads = pick_threads(options.threads, plan.cpus);
@@ -140,6 +187,25 @@ Result<SessionPlan> plan_session(SessionOptions options) {
   if (options.chunk == 0) options.chunk = kSharedChunk;
   plan.options = std::move(options);
   return plan;
+}
+
+const CacheSpec& cache_spec(const SessionPlan& plan) {
+  return plan.load.draft == DraftLayer::kOff ? plan.info.cache : plan.info.draft.cache;
+}
+
+EngineOptions engine_options(const SessionPlan& plan) {
+  const SessionOptions& options = plan.options;
+  EngineOptions engine;
+  engine.context = options.context;
+  engine.max_sequences = options.max_sequences;
+  engine.max_batch_tokens = std::max(options.chunk, options.max_sequences);
+  engine.max_alone_tokens = plan.alone_chunk;
+  engine.max_queue = options.max_queue;
+  engine.by_priority = options.by_priority;
+  engine.prefix_reuse = options.prefix_cache;
+  engine.draft_mode = options.mtp.mode;
+  engine.num_drafts = options.mtp.num_drafts;
+  return engine;
 }
 
 Result<std::unique_ptr<Session>> load_session(
@@ -159,16 +225,8 @@ Result<std::unique_ptr<Session>> load_session(
   session->cache = std::make_unique<Cache>(session->model->cache_spec(),
                                            session->plan.memory.num_pages, options.prefix_cache);
   if (options.engine) {
-    EngineOptions engine;
-    engine.context = options.context;
-    engine.max_sequences = options.max_sequences;
-    engine.max_batch_tokens = std::max(options.chunk, options.max_sequences);
-    engine.max_alone_tokens = session->plan.alone_chunk;
-    engine.max_queue = options.max_queue;
-    engine.by_priority = options.by_priority;
-    engine.prefix_reuse = options.prefix_cache;
-    session->engine =
-        std::make_unique<Engine>(*session->model, *session->exec, *session->cache, engine);
+    session->engine = std::make_unique<Engine>(*session->model, *session->exec, *session->cache,
+                                               engine_options(session->plan));
   }
   log_info(fmt::format("{}: {} parameters, {}, {} threads, {}, context {} x {}",
                        session->plan.info.family, session->plan.info.total_parameters, options.isa,

@@ -23,6 +23,13 @@
 
 namespace glint {
 
+// Whether the draft layer guesses ahead. `required`: a model without one is refused.
+struct MtpOptions {
+  DraftMode mode = DraftMode::kAuto;
+  int num_drafts = 0;  // with kFixed
+  bool required = false;
+};
+
 // The options that mean the same in every command.
 struct SessionOptions {
   std::string model;  // empty or "demo": the embedded demo model
@@ -35,6 +42,7 @@ struct SessionOptions {
   std::string compute = "bf16";  // or "f32"
   bool deterministic = false;
   bool prefix_cache = true;
+  MtpOptions mtp;
   bool mapped_weights = false;     // weights stay in the file instead of memory of their own
   std::string weights = "as-is";   // or "q8", "q4"
   std::string repack = "auto";     // or "off"
@@ -57,7 +65,7 @@ inline constexpr int kAloneChunk = 2048;
 
 // Everything checked, nothing loaded.
 struct SessionPlan {
-  SessionOptions options;         // resolved: no zeros, no "auto"
+  SessionOptions options;         // resolved: no zeros, no "auto" but of mtp
   int alone_chunk = kAloneChunk;  // tokens of a step that is all there is to do
   LoadOptions load;               // what they mean for the weights, as load_options()
   std::shared_ptr<const Checkpoint> checkpoint;
@@ -67,6 +75,11 @@ struct SessionPlan {
   CpuBudget cpus;
   MemoryPlan memory;
 };
+
+// What the cache of such a session keeps for a token.
+const CacheSpec& cache_spec(const SessionPlan& plan);
+// How its engine runs.
+EngineOptions engine_options(const SessionPlan& plan);
 
 // Owns everything, in an order that destroys safely. Not to be moved: its parts borrow each other.
 struct Session {

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -184,9 +185,17 @@ std::string speed_line(const Usage& usage) {
   const int computed = usage.prompt_tokens - usage.cached_tokens;
   // The first token comes with the prompt's own pass.
   const int decoded = usage.completion_tokens > 1 ? usage.completion_tokens - 1 : 0;
-  return fmt::format("{} tokens, {:.1f} tok/s; prompt {} tokens ({} cached), {:.1f} tok/s",
-                     usage.completion_tokens, rate(decoded, usage.decode_s), usage.prompt_tokens,
-                     usage.cached_tokens, rate(computed, usage.prefill_s));
+  std::string line =
+      fmt::format("{} tokens, {:.1f} tok/s; prompt {} tokens ({} cached), {:.1f} tok/s",
+                  usage.completion_tokens, rate(decoded, usage.decode_s), usage.prompt_tokens,
+                  usage.cached_tokens, rate(computed, usage.prefill_s));
+  if (usage.drafted_tokens > 0) {
+    line += fmt::format(
+        "; {} of {} guesses right ({:.0f} %), {:.2f} tokens a step", usage.accepted_tokens,
+        usage.drafted_tokens, 100.0 * usage.accepted_tokens / usage.drafted_tokens,
+        static_cast<double>(decoded) / std::max(1, decoded - usage.accepted_tokens));
+  }
+  return line;
 }
 
 bool stdout_wants_colors() {

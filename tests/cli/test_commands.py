@@ -164,7 +164,7 @@ def test_inspect_says_what_the_demo_is(run):
                                   "total_bytes": 2_400_000, "tokens": 1000, "sequences": 3}
     assert report["heads"]["kv_lora_rank"] == 64
     assert report["parameters"]["total"] + report["parameters"]["mtp"] >= 5_430_208
-    assert report["mtp"] == {"layers": 1, "present": True, "used": False}
+    assert report["mtp"] == {"layers": 1, "present": True, "used": True}
     assert report["context"] == 8192
 
 

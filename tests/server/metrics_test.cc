@@ -326,6 +326,34 @@ TEST(metrics, speculation_is_counted_by_place_in_the_draft) {
             4);
 }
 
+TEST(metrics, guesses_come_with_the_engine_that_makes_them) {
+  Metrics metrics(named());
+  metrics.attach(kModel);
+  EngineStats stats;
+  metrics.on_engine(stats);
+  EXPECT_EQ(metrics.text().find("spec_decode"), std::string::npos) << "nothing guesses";
+  stats.drafts = {.mode = DraftMode::kAuto,
+                  .num_drafts = 2,
+                  .paused = false,
+                  .rounds = 10,
+                  .drafted = 20,
+                  .accepted = 13,
+                  .accepted_at = {8, 5}};
+  metrics.on_engine(stats);
+  const Scrape told(metrics.text());
+  EXPECT_EQ(told.value("vllm:spec_decode_num_drafts_total"), 10);
+  EXPECT_EQ(told.value("vllm:spec_decode_num_draft_tokens_total"), 20);
+  EXPECT_EQ(told.value("vllm:spec_decode_num_accepted_tokens_total"), 13);
+  EXPECT_EQ(told.values.at("glint_spec_decode_drafts{mode=\"auto\"}"), 2);
+  EXPECT_EQ(told.values.at("glint_spec_decode_paused"), 0);
+  stats.drafts.num_drafts = 0;
+  stats.drafts.paused = true;
+  metrics.on_engine(stats);
+  const Scrape paused(metrics.text());
+  EXPECT_EQ(paused.values.at("glint_spec_decode_drafts{mode=\"auto\"}"), 0);
+  EXPECT_EQ(paused.values.at("glint_spec_decode_paused"), 1);
+}
+
 TEST(metrics, clients_cannot_grow_the_text) {
   Metrics metrics(named());
   metrics.on_http("/v1/chat/completions", 200);

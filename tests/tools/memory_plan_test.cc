@@ -99,6 +99,24 @@ TEST(PlanMemory, float32_rows_take_twice_the_room) {
   EXPECT_EQ(plan({.context = 64, .load = {.compute = Compute::kF32}}, kRoomy)->cache, 2u * 65536);
 }
 
+TEST(PlanMemory, a_draft_layer_counts_when_it_is_loaded) {
+  ModelInfo info = small_model();
+  info.weight_bytes = 1 << 20;
+  info.draft.weight_bytes = 1 << 18;
+  info.draft.copy_bytes = 1 << 16;
+  info.draft.cache = {"rows", 5, 256};
+  MemoryRequest request{.context = 64};
+  const auto without = plan_memory(info, info.cache, request, {kRoomy, "MemAvailable"});
+  request.load.draft = DraftLayer::kIfPresent;
+  const auto with = plan_memory(info, info.draft.cache, request, {kRoomy, "MemAvailable"});
+  ASSERT_TRUE(without && with);
+  EXPECT_EQ(with->weights, without->weights + (1 << 18) + (1 << 16));
+  EXPECT_EQ(with->cache, without->cache + 64 * 256);
+  request.load.placement = WeightPlacement::kMapped;
+  const auto mapped = plan_memory(info, info.draft.cache, request, {kRoomy, "MemAvailable"});
+  EXPECT_EQ(mapped->weights, 0u) << "as the others, it stays in the file";
+}
+
 TEST(PlanMemory, the_users_limit_replaces_the_measurement_both_ways) {
   const auto refused = plan({.context = 64, .limit = 1000}, kRoomy);
   ASSERT_FALSE(refused);
