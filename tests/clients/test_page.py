@@ -12,6 +12,7 @@ import time
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
+from scripted import line, serve_script
 from serving import ROOT, serve
 
 sys.path.insert(0, str(ROOT / "tests" / "page"))
