@@ -42,6 +42,7 @@ class PlainMatrix final : public StoredMatrix {
   void decode_rows(std::size_t first, std::size_t count, float* out) const override {
     const std::byte* from = tensor_->bytes.data() + first * bytes_of_row();
     const std::size_t n = count * cols_;
+    if (n == 0) return;  // then there may be no bytes at all
     if (is_block_type(type_))
       return decode_blocks(type_, from, n / block_size(type_).elements, out);
     if (type_ == DType::kF32) {
