@@ -97,18 +97,6 @@ void print(const QuantizeCommandOptions& options, const QuantizeReport& report) 
                 .c_str());
 }
 
-int exit_code(const Error& error) {
-  switch (error.code) {
-    case ErrorCode::kInvalidArgument:
-      return kExitUsage;
-    case ErrorCode::kIo:
-    case ErrorCode::kInternal:
-      return kExitFailed;
-    default:
-      return kExitRefused;
-  }
-}
-
 int run(const QuantizeCommandOptions& options) {
   start_log(options.log, LogLevel::kWarn);
   if (options.model.empty()) return complain("which model? give MODEL, or demo", kExitUsage);
@@ -134,7 +122,7 @@ int run(const QuantizeCommandOptions& options) {
       how.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar.show(done, total); };
     report = quantize_checkpoint(**checkpoint, options.output, how);
   }
-  if (!report) return complain(report.error().message, exit_code(report.error()));
+  if (!report) return complain(report.error().message, work_exit_code(report.error()));
   if (options.json) {
     std::puts(to_json(options, *report).dump().c_str());
   } else {

@@ -95,18 +95,6 @@ bool fits(const TypeTraits& type, std::size_t cols) {
 
 // ---- rounding
 
-void widen(DType type, const std::byte* from, std::size_t n, float* to) {
-  for (std::size_t i = 0; i < n; ++i) {
-    if (type == DType::kF32) {
-      std::memcpy(to + i, from + 4 * i, 4);
-      continue;
-    }
-    std::uint16_t bits;
-    std::memcpy(&bits, from + 2 * i, 2);
-    to[i] = type == DType::kBf16 ? bf16{bits}.to_float() : f16_to_float(bits);
-  }
-}
-
 // A matrix on its way: `codes` and `scales` as they are stored.
 struct Rounded {
   std::vector<std::byte> codes, scales;
@@ -130,11 +118,8 @@ struct Errors {
 // Rounds rows [first, last) of a matrix into `out`; first is a multiple of kBlock for fp8.
 class Rounding {
  public:
-  Rounding(const TypeTraits& type, const TensorRef& tensor)
-      : type_(type),
-        tensor_(tensor),
-        rows_(static_cast<std::size_t>(tensor.shape[0])),
-        cols_(static_cast<std::size_t>(tensor.shape[1])) {
+  Rounding(const TypeTraits& type, const StoredMatrix& source)
+      : type_(type), source_(source), rows_(source.rows()), cols_(source.cols()) {
     out_.codes.resize(type.bits == 4 ? rows_ * cols_ / 2 : rows_ * cols_);
     if (type.bits == 0) {
       out_.scales.resize(ceil_div(rows_, kBlock) * ceil_div(cols_, kBlock) * sizeof(float));
@@ -150,8 +135,7 @@ class Rounding {
   bool run(std::size_t task, Errors& errors) {
     const std::size_t first = task * kBlock, last = std::min(rows_, first + kBlock);
     std::vector<float> values((last - first) * cols_);
-    const std::size_t row_bytes = cols_ * dtype_bytes(tensor_.dtype);
-    widen(tensor_.dtype, tensor_.bytes.data() + first * row_bytes, values.size(), values.data());
+    source_.decode_rows(first, last - first, values.data());
     if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) return false;
     if (type_.bits == 0) {
       round_blocks(first, values, errors);
@@ -215,7 +199,7 @@ class Rounding {
   }
 
   const TypeTraits& type_;
-  const TensorRef& tensor_;
+  const StoredMatrix& source_;
   std::size_t rows_, cols_;
   Rounded out_;
 };
@@ -288,15 +272,14 @@ std::vector<Shard> plan_shards(const TypeTraits& type, const Checkpoint& source,
   return shards;
 }
 
-// What of `tensor` is lost in `matrix`.
-Errors distance(const TensorRef& tensor, const StoredMatrix& matrix, ThreadPool& pool) {
+// What of `source` is lost in `matrix`.
+Errors distance(const StoredMatrix& source, const StoredMatrix& matrix, ThreadPool& pool) {
   const std::size_t rows = matrix.rows(), cols = matrix.cols();
   std::vector<Errors> parts(ceil_div(rows, kBlock));
   pool.run(parts.size(), [&](std::size_t task, int) {
     const std::size_t first = task * kBlock, count = std::min(kBlock, rows - first);
     std::vector<float> values(count * cols), rounded(count * cols);
-    const std::size_t row_bytes = cols * dtype_bytes(tensor.dtype);
-    widen(tensor.dtype, tensor.bytes.data() + first * row_bytes, values.size(), values.data());
+    source.decode_rows(first, count, values.data());
     matrix.decode_rows(first, count, rounded.data());
     for (std::size_t i = 0; i < values.size(); ++i)
       parts[task].count(values[i], rounded[i] * matrix.factor());
@@ -360,7 +343,8 @@ Status Run::copy(const Item& item, SafetensorsWriter& writer) {
 
 Status Run::round(Item& item, SafetensorsWriter& writer) {
   const TensorRef& tensor = *item.tensor;
-  Rounding rounding(type_, tensor);
+  GLINT_TRY(const auto source, find_matrix(source_, QuantConfig(), tensor.name));
+  Rounding rounding(type_, *source);
   std::vector<Errors> errors(rounding.tasks());
   std::vector<char> finite(rounding.tasks());
   options_.pool->run(rounding.tasks(), [&](std::size_t task, int) {
@@ -495,8 +479,9 @@ Status Run::read_back() {
   for (const Shard& shard : shards_) {
     for (const Item& item : shard) {
       if (item.kind.empty()) continue;
+      GLINT_TRY(const auto source, find_matrix(source_, QuantConfig(), item.tensor->name));
       GLINT_TRY(const auto matrix, find_matrix(*copy, config, item.tensor->name));
-      const Errors errors = distance(*item.tensor, *matrix, *options_.pool);
+      const Errors errors = distance(*source, *matrix, *options_.pool);
       const double rounding = std::abs(errors.lost - item.errors.lost);
       if (!(rounding <= 1e-4 * item.errors.lost + 1e-9 * item.errors.all)) {
         return Error{ErrorCode::kInternal,

@@ -80,18 +80,6 @@ void print_plain(const Json& report) {
   }
 }
 
-// Everything that is neither the user's mistake nor a failure on the way is a refused model.
-int exit_code(const Error& error) {
-  switch (error.code) {
-    case ErrorCode::kIo:
-    case ErrorCode::kInternal:
-    case ErrorCode::kCancelled:
-      return kExitFailed;
-    default:
-      return refusal_exit_code(error);
-  }
-}
-
 int run(ScoreOptionsOfUser& options) {
   start_log(options.log, LogLevel::kWarn);
   ScoreRequest& request = options.request;
@@ -116,7 +104,7 @@ int run(ScoreOptionsOfUser& options) {
     request.input = mode.file;
     request.progress = isatty(STDERR_FILENO) != 0;
     auto report = mode.score(request);
-    if (!report) return complain(report.error().message, exit_code(report.error()));
+    if (!report) return complain(report.error().message, work_exit_code(report.error()));
     if (options.json) {
       std::puts(report->dump().c_str());
     } else if (report->find("tasks") != nullptr) {

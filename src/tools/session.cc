@@ -246,4 +246,15 @@ int refusal_exit_code(const Error& error) {
   return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitRefused;
 }
 
+int work_exit_code(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kIo:
+    case ErrorCode::kInternal:
+    case ErrorCode::kCancelled:
+      return kExitFailed;
+    default:
+      return refusal_exit_code(error);
+  }
+}
+
 }  // namespace glint

@@ -111,5 +111,8 @@ Result<std::unique_ptr<Session>> open_session(SessionOptions options);
 
 // 2 for kInvalidArgument, else 3: what a failure of the functions above means.
 int refusal_exit_code(const Error& error);
+// The same of commands that read the model and do their work in one call: 1 for what failed on the
+// way.
+int work_exit_code(const Error& error);
 
 }  // namespace glint
