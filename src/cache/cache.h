@@ -22,6 +22,13 @@ struct CacheSpec {
   int num_layers = 0;
   std::size_t row_bytes = 0;         // one token of one layer
   std::size_t page_state_bytes = 0;  // beside the rows of a page: what holds at its last token
+  std::size_t page_model_bytes = 0;  // of those, the last: the model's own, not the engine's
+  // What a sequence carries along while it runs, however long it is: recurrent states, and what its
+  // last tokens may still need. 0: nothing.
+  std::size_t state_bytes = 0;
+  // What of it remains at the end of a page. With any, a prefix can be taken up only where somebody
+  // kept a snapshot; with none, at the end of every page.
+  std::size_t snapshot_bytes = 0;
   std::size_t bytes_per_token() const { return static_cast<std::size_t>(num_layers) * row_bytes; }
   // Rounded so that the rows of the next page start at a cache line when these do.
   std::size_t page_state_stride() const { return (page_state_bytes + 63) / 64 * 64; }

@@ -57,9 +57,13 @@ typename V::Reg one_plus_exp_minus(typename V::Reg x) {
   return V::add(V::set1(1.0f), exp<V>(V::sub(V::zero(), x)));
 }
 
+// silu(min(gate, limit)) * clamp(up, -limit, limit). min and max return their second operand where
+// one is no number, so that stays one.
 template <typename V>
-typename V::Reg silu(typename V::Reg x) {
-  return V::div(x, one_plus_exp_minus<V>(x));
+typename V::Reg gated(typename V::Reg gate, typename V::Reg up, typename V::Reg limit) {
+  gate = V::min(limit, gate);
+  up = V::max(V::sub(V::zero(), limit), V::min(limit, up));
+  return V::mul(V::div(gate, one_plus_exp_minus<V>(gate)), up);
 }
 
 // One vector at a time; the last, short one reads and writes only what is there.
@@ -155,13 +159,14 @@ struct Elementwise {
     }
   }
 
-  static void silu_times(const float* up, int n, float* gate) noexcept {
+  static void silu_times(const float* up, int n, float limit, float* gate) noexcept {
+    const Reg bound = V::set1(limit);
     int i = 0;
     for (; i + kLanes <= n; i += kLanes)
-      V::store(gate + i, V::mul(silu<V>(V::load(gate + i)), V::load(up + i)));
+      V::store(gate + i, gated<V>(V::load(gate + i), V::load(up + i), bound));
     if (i < n) {
-      const Reg gated = silu<V>(V::load_first(gate + i, n - i));
-      V::store_first(gate + i, n - i, V::mul(gated, V::load_first(up + i, n - i)));
+      V::store_first(gate + i, n - i,
+                     gated<V>(V::load_first(gate + i, n - i), V::load_first(up + i, n - i), bound));
     }
   }
 

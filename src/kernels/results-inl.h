@@ -24,15 +24,15 @@ void write_products(const MatmulArgs& a, int row, int n, int columns, const floa
   }
 }
 
-// gate = silu(gate) * up, where both are products still without their factors.
+// gate = silu(gate) * up, bounded, where both are products still without their factors.
 template <typename V>
 void gate_values(const GateUpArgs& a, float* gate, const float* up, int columns) {
   const typename V::Reg gate_factor = V::set1(a.gate_factor), up_factor = V::set1(a.up_factor);
+  const typename V::Reg limit = V::set1(a.limit);
   for (int c = 0; c < columns; c += V::kLanes) {
     const int lanes = columns - c < V::kLanes ? columns - c : V::kLanes;
-    const typename V::Reg value =
-        V::mul(silu<V>(V::mul(V::load_first(gate + c, lanes), gate_factor)),
-               V::mul(V::load_first(up + c, lanes), up_factor));
+    const typename V::Reg value = gated<V>(V::mul(V::load_first(gate + c, lanes), gate_factor),
+                                           V::mul(V::load_first(up + c, lanes), up_factor), limit);
     V::store_first(gate + c, lanes, value);
   }
 }

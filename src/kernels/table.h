@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/isa.h"
 #include "tensor/dtype.h"
@@ -67,9 +68,10 @@ struct MatmulArgs {
   std::byte* scratch = nullptr;          // scratch_bytes(k) of the worker's own, 64-byte aligned
 };
 
-// z[r, n] = silu(gate[r, n]) * up[r, n], gate = x Wg^T, up = x Wu^T, for n in [n0, n1); z is
-// written as packed activations of `n_total` columns, ready for the down projection by the same
-// MatmulKernels. The call that holds the last column also writes the padding.
+// z[r, n] = silu(min(gate[r, n], limit)) * clamp(up[r, n], -limit, limit), gate = x Wg^T, up = x
+// Wu^T, for n in [n0, n1); z is written as packed activations of `n_total` columns, ready for the
+// down projection by the same MatmulKernels. The call that holds the last column also writes the
+// padding.
 struct GateUpArgs {
   const void* x = nullptr;
   int rows = 0;
@@ -84,7 +86,8 @@ struct GateUpArgs {
   PanelSource gate_source, up_source;
   ScaleGrid gate_grid, up_grid;
   float gate_factor = 1.0f, up_factor = 1.0f;  // multiply every product
-  int n0 = 0, n1 = 0;                          // multiples of hidden_block, unless n1 is n_total
+  float limit = std::numeric_limits<float>::infinity();
+  int n0 = 0, n1 = 0;  // multiples of hidden_block, unless n1 is n_total
   int n_total = 0;
   void* z = nullptr;  // packed, rows x n_total
   std::byte* scratch = nullptr;
@@ -170,8 +173,8 @@ struct KernelTable {
   void (*rope_interleaved)(float* x, const float* cos, const float* sin, int n) noexcept = nullptr;
   // Pairs (x[j], x[n/2 + j]) of n values, an even number, turned by cos[j], sin[j], in place.
   void (*rope_half)(float* x, const float* cos, const float* sin, int n) noexcept = nullptr;
-  // gate = silu(gate) * up, n values.
-  void (*silu_times)(const float* up, int n, float* gate) noexcept = nullptr;
+  // gate = silu(min(gate, limit)) * clamp(up, -limit, limit), n values.
+  void (*silu_times)(const float* up, int n, float limit, float* gate) noexcept = nullptr;
   // y += x, n values.
   void (*add)(const float* x, int n, float* y) noexcept = nullptr;
   // y = x * factor as bf16 / float32, n values.

@@ -44,6 +44,22 @@ struct WeightGroup {
   std::uint64_t parameters() const { return rows * cols * count; }
 };
 
+// An image as a vision tower reads it: `height` times `width` patches, those of a merged cell one
+// after the other, each (channel, time, row, column).
+struct ImagePatches {
+  int height = 0, width = 0;  // patches; multiples of merge
+  int merge = 2;              // patches a side of a cell; a cell becomes one token
+  std::vector<float> values;  // [height * width, patch_values], normalised
+  int tokens() const { return height * width / (merge * merge); }
+};
+
+// How a model wants its images, and which tokens stand for them.
+struct ImageInput {
+  int patch_size = 0, temporal_patch_size = 0, merge = 0, channels = 3;
+  std::int32_t image_token = -1, begin_token = -1, end_token = -1;
+  std::uint64_t parameters = 0, weight_bytes = 0;  // of the vision tower
+};
+
 // What a model is and costs, from its config (and headers when there are any): the source of
 // `inspect` and of plans.
 struct ModelInfo {
@@ -75,8 +91,9 @@ struct ModelInfo {
   std::vector<WeightGroup> weights;       // the tensors the model reads; empty without weights
   int num_experts = 0;                    // of a sparse layer, the shared ones not counted
   int experts_per_token = 0;
-  bool tied_embedding = false;  // the embedding is the head too
-  CacheSpec cache;              // as Model::cache_spec() of a model loaded with bf16 compute
+  bool tied_embedding = false;       // the embedding is the head too
+  CacheSpec cache;                   // as Model::cache_spec() of a model loaded with bf16 compute
+  std::optional<ImageInput> images;  // for models with a vision tower
   // What the draft layer adds; zeros where the checkpoint has none.
   struct Draft {
     std::uint64_t weight_bytes = 0;  // of its tensors but for the next ones
@@ -112,6 +129,11 @@ struct LoadOptions {
   WeightPlacement placement = WeightPlacement::kResident;
   WeightQuant quant = WeightQuant::kAsIs;
   DraftLayer draft = DraftLayer::kOff;
+  // Loads the vision tower where the checkpoint has one.
+  bool vision = true;
+  // false: attention reads everything before a token, whatever a sparse model's indexer would
+  // choose, whose tensors may then be absent (--dsa off).
+  bool sparse_attention = true;
   // Packs low-bit weights into panels (tensor/panel.h) as they are copied; false: they are read as
   // rows of blocks and packed by every product, which is slower, but needs no copy with kMapped.
   bool repack = true;
@@ -142,6 +164,20 @@ class Model {
   // The same, calling `probe` with "embed", "layerI.attn", "layerI.mlp", "layerI.out", "norm", ...
   virtual void forward_probed(Exec& exec, Cache& cache, const Batch& batch, std::span<float> logits,
                               const Probe& probe) const = 0;
+
+  // Makes the state of a sequence that has `length` tokens, a multiple of kPageSize: from the
+  // snapshot that was taken there (null without cache_spec().snapshot_bytes, and at length 0).
+  virtual void start_state(int /*length*/, const std::byte* /*snapshot*/,
+                           std::byte* /*state*/) const {}
+
+  // Whether a vision tower was loaded: info().images says what it takes.
+  virtual bool can_see() const { return false; }
+  // What stands for an image in a prompt: float32 [image.tokens(), hidden_size]. Aborts unless
+  // can_see().
+  virtual void encode_image(Exec& /*exec*/, const ImagePatches& /*image*/,
+                            std::span<float> /*features*/) const {
+    GLINT_CHECK(can_see());
+  }
 
   // Whether a draft layer was loaded.
   virtual bool can_draft() const { return false; }

@@ -70,7 +70,8 @@ void gate_apart(Exec& exec, Compute compute, const Prepared& p, const float* x, 
     const int first = static_cast<int>(task) * kRowBlock;
     const int count = std::min(kRowBlock, p.rows - first);
     float* gate = p.gate + static_cast<std::size_t>(first) * width;
-    exec.kernels.silu_times(p.up + static_cast<std::size_t>(first) * width, count * p.f, gate);
+    exec.kernels.silu_times(p.up + static_cast<std::size_t>(first) * width, count * p.f, mlp.limit,
+                            gate);
     p.down->pack(gate, width, nullptr, count, p.f,
                  p.hidden.data + p.down->packed_bytes(first, p.f));
   });
@@ -129,6 +130,7 @@ void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
     args.up_grid = mlp.up.grid();
     args.gate_factor = mlp.gate.factor();
     args.up_factor = mlp.up.factor();
+    args.limit = mlp.limit;
     args.n0 = column;
     args.n1 = std::min(column + p.column_block, p.f);
     args.n_total = p.f;

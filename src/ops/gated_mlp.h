@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "ops/matmul.h"
@@ -13,6 +14,8 @@ namespace glint {
 // gate [f, d], up [f, d], down [d, f].
 struct GatedMlp {
   Weight gate, up, down;
+  // Bounds gate(x) from above and up(x) on both sides, before the activation.
+  float limit = std::numeric_limits<float>::infinity();
 };
 
 // The rows that one block transforms.

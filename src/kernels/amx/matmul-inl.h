@@ -252,11 +252,13 @@ struct TileMatmul {
     if (second) write_tile(args, c + 3 * kTileBytes, n + 16, row + kRowBlock);
   }
 
-  // silu(gate) * up of one pair of result tiles, as half a packed tile: eight pairs of columns.
+  // silu(gate) * up, bounded, of one pair of result tiles, as half a packed tile: eight pairs of
+  // columns.
   static void write_hidden(const GateUpArgs& args, const std::byte* gate, const std::byte* up,
                            std::byte* to) {
     const __m512 gate_factor = _mm512_set1_ps(args.gate_factor);
     const __m512 up_factor = _mm512_set1_ps(args.up_factor);
+    const __m512 limit = _mm512_set1_ps(args.limit);
     for (int pair = 0; pair < 8; ++pair) {
       __m512 z[2];
       for (int i = 0; i < 2; ++i) {
@@ -265,7 +267,7 @@ struct TileMatmul {
             _mm512_load_ps(reinterpret_cast<const float*>(gate + 64 * n)), gate_factor);
         const __m512 u =
             _mm512_mul_ps(_mm512_load_ps(reinterpret_cast<const float*>(up + 64 * n)), up_factor);
-        z[i] = _mm512_mul_ps(silu<Vec512>(g), u);
+        z[i] = gated<Vec512>(g, u, limit);
       }
       _mm512_store_si512(to + 64 * pair, pair_rows(z[0], z[1]));
     }

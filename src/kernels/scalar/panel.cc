@@ -195,8 +195,9 @@ std::size_t panel_bound(int k) {
   return (size(k) * 19 + 127) / 64 * 64;
 }
 
-float silu(float x) {
-  return x / (1.0f + std::exp(-x));
+float gated(float gate, float up, float limit) {
+  gate = std::min(gate, limit);
+  return gate / (1.0f + std::exp(-gate)) * std::clamp(up, -limit, limit);
 }
 
 // Sixteen columns of one weight with up to kRowBlock rows of one packed matrix.
@@ -274,7 +275,8 @@ struct PanelMatmul {
           up.multiply(x, rows, a.k, a.w_up, a.w_up_stride, a.up_source, n + c0, columns, a.scratch);
           for (int r = 0; r < rows; ++r) {
             for (int c = 0; c < columns; ++c) {
-              values[r][c0 + c] = silu(gate.at(r, c) * a.gate_factor) * (up.at(r, c) * a.up_factor);
+              values[r][c0 + c] =
+                  gated(gate.at(r, c) * a.gate_factor, up.at(r, c) * a.up_factor, a.limit);
             }
           }
         }

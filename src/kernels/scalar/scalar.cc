@@ -41,8 +41,10 @@ void store(float value, bf16* p) {
   *p = bf16::from_float(value);
 }
 
-float silu(float x) {
-  return x / (1.0f + std::exp(-x));
+// SwiGLU with both sides bounded: the gate from above only, before the activation.
+float gated(float gate, float up, float limit) {
+  gate = std::min(gate, limit);
+  return gate / (1.0f + std::exp(-gate)) * std::clamp(up, -limit, limit);
 }
 
 // sum_i a[i] b[i], in the order of i.
@@ -93,7 +95,7 @@ struct Matmul {
         const int row_of_w = n - a.w_first;
         const float gate = dot(x, weight_row(a.w_gate, a.w_stride, row_of_w), a.k) * a.gate_factor;
         const float up = dot(x, weight_row(a.w_up, a.w_stride, row_of_w), a.k) * a.up_factor;
-        store(silu(gate) * up, z + n);
+        store(gated(gate, up, a.limit), z + n);
       }
     }
   }
@@ -203,8 +205,8 @@ void rope_half(float* x, const float* cos, const float* sin, int n) noexcept {
   }
 }
 
-void silu_times(const float* up, int n, float* gate) noexcept {
-  for (int i = 0; i < n; ++i) gate[i] = silu(gate[i]) * up[i];
+void silu_times(const float* up, int n, float limit, float* gate) noexcept {
+  for (int i = 0; i < n; ++i) gate[i] = gated(gate[i], up[i], limit);
 }
 
 void add(const float* x, int n, float* y) noexcept {
