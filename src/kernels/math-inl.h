@@ -178,6 +178,30 @@ struct Elementwise {
                      V::add(V::load_first(y + i, n - i), V::load_first(x + i, n - i)));
   }
 
+  static void weighted_sum(const float* const* x, const float* w, int count, int n,
+                           float* y) noexcept {
+    for (int i = 0; i < n; i += kLanes) {
+      const int lanes = n - i < kLanes ? n - i : kLanes;
+      Reg sums = V::zero();
+      for (int row = 0; row < count; ++row)
+        sums = V::fma(V::set1(w[row]), V::load_first(x[row] + i, lanes), sums);
+      V::store_first(y + i, lanes, sums);
+    }
+  }
+
+  static void weighted_relu(const float* x, std::size_t x_stride, const float* w, int rows, int n,
+                            float* y) noexcept {
+    for (int i = 0; i < n; i += kLanes) {
+      const int lanes = n - i < kLanes ? n - i : kLanes;
+      Reg sums = V::zero();
+      for (int row = 0; row < rows; ++row) {
+        const float* values = x + static_cast<std::size_t>(row) * x_stride + i;
+        sums = V::fma(V::set1(w[row]), V::max(V::load_first(values, lanes), V::zero()), sums);
+      }
+      V::store_first(y + i, lanes, sums);
+    }
+  }
+
   static void scale_to_bf16(const float* x, float factor, int n, glint::bf16* y) noexcept {
     const Reg factors = V::set1(factor);
     int i = 0;
@@ -240,6 +264,8 @@ struct Elementwise {
     table.rope_half = rope_half;
     table.silu_times = silu_times;
     table.add = add;
+    table.weighted_sum = weighted_sum;
+    table.weighted_relu = weighted_relu;
     table.scale_to_bf16 = scale_to_bf16;
     table.scale_to_f32 = scale_to_f32;
     table.softmax = softmax;

@@ -177,6 +177,14 @@ struct KernelTable {
   void (*silu_times)(const float* up, int n, float limit, float* gate) noexcept = nullptr;
   // y += x, n values.
   void (*add)(const float* x, int n, float* y) noexcept = nullptr;
+  // y = w[0] x[0] + w[1] x[1] + ... in that order, n values of each of `count` rows; y is none of
+  // them.
+  void (*weighted_sum)(const float* const* x, const float* w, int count, int n,
+                       float* y) noexcept = nullptr;
+  // y = w[0] max(row 0, 0) + w[1] max(row 1, 0) + ... in that order; x [rows, n], x_stride floats
+  // between rows.
+  void (*weighted_relu)(const float* x, std::size_t x_stride, const float* w, int rows, int n,
+                        float* y) noexcept = nullptr;
   // y = x * factor as bf16 / float32, n values.
   void (*scale_to_bf16)(const float* x, float factor, int n, glint::bf16* y) noexcept = nullptr;
   void (*scale_to_f32)(const float* x, float factor, int n, float* y) noexcept = nullptr;

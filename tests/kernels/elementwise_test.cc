@@ -61,6 +61,43 @@ TEST_P(ElementwiseTest, rms_norm_works_in_place) {
   EXPECT_EQ(in_place, apart);
 }
 
+TEST_P(ElementwiseTest, rows_are_weighed_and_added_in_order) {
+  Random random(34);
+  for (const int rows : {1, 4, 5, 32}) {
+    for (const int n : kSizes) {
+      const auto width = static_cast<std::size_t>(n), stride = width + 3;
+      const std::vector<float> x = random.floats(static_cast<std::size_t>(rows) * stride);
+      const std::vector<float> w = random.floats(static_cast<std::size_t>(rows));
+      std::vector<const float*> pointers;
+      for (int row = 0; row < rows; ++row)
+        pointers.push_back(x.data() + static_cast<std::size_t>(row) * stride);
+      std::vector<float> sum = with_canaries(std::vector<float>(width, kNan)), relu = sum;
+      table.weighted_sum(pointers.data(), w.data(), rows, n, sum.data());
+      table.weighted_relu(x.data(), stride, w.data(), rows, n, relu.data());
+      for (std::size_t i = 0; i < width; ++i) {
+        double want_sum = 0, want_relu = 0, size = 0;
+        for (std::size_t row = 0; row < pointers.size(); ++row) {
+          const double product =
+              static_cast<double>(w[row]) * static_cast<double>(pointers[row][i]);
+          want_sum += product;
+          want_relu += pointers[row][i] > 0 ? product : 0;
+          size += std::abs(product);
+        }
+        ASSERT_NEAR(sum[i], want_sum, size * (rows + 1) * kFloatEpsilon) << rows << " " << n;
+        ASSERT_NEAR(relu[i], want_relu, size * (rows + 1) * kFloatEpsilon) << rows << " " << n;
+      }
+      expect_canaries(sum, n);
+      expect_canaries(relu, n);
+      // The same bits however the values are cut.
+      if (n > 20) {
+        std::vector<float> piece(width - 5);
+        table.weighted_relu(x.data() + 5, stride, w.data(), rows, n - 5, piece.data());
+        EXPECT_TRUE(std::equal(piece.begin(), piece.end(), relu.begin() + 5));
+      }
+    }
+  }
+}
+
 TEST_P(ElementwiseTest, rope_turns_neighbouring_pairs) {
   Random random(23);
   for (const int n : {2, 4, 8, 14, 16, 30, 32, 64, 96, 128}) {

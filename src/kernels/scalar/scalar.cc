@@ -213,6 +213,24 @@ void add(const float* x, int n, float* y) noexcept {
   for (int i = 0; i < n; ++i) y[i] += x[i];
 }
 
+void weighted_sum(const float* const* x, const float* w, int count, int n, float* y) noexcept {
+  for (int i = 0; i < n; ++i) {
+    float sum = 0;
+    for (int row = 0; row < count; ++row) sum += w[row] * x[row][i];
+    y[i] = sum;
+  }
+}
+
+void weighted_relu(const float* x, std::size_t x_stride, const float* w, int rows, int n,
+                   float* y) noexcept {
+  for (int i = 0; i < n; ++i) {
+    float sum = 0;
+    for (int row = 0; row < rows; ++row)
+      sum += w[row] * std::max(x[static_cast<std::size_t>(row) * x_stride + i], 0.0f);
+    y[i] = sum;
+  }
+}
+
 void scale_to_bf16(const float* x, float factor, int n, bf16* y) noexcept {
   for (int i = 0; i < n; ++i) y[i] = bf16::from_float(x[i] * factor);
 }
@@ -255,6 +273,8 @@ KernelTable make_table() {
   table.rope_half = rope_half;
   table.silu_times = silu_times;
   table.add = add;
+  table.weighted_sum = weighted_sum;
+  table.weighted_relu = weighted_relu;
   table.scale_to_bf16 = scale_to_bf16;
   table.scale_to_f32 = scale_to_f32;
   table.softmax = softmax;
