@@ -1,5 +1,5 @@
-/* The C ABI of the textcore crate: tokenizers, Jinja templates and grammars. Included by src/text/rust_bridge.cc
- * alone.
+/* The C ABI of the textcore crate: tokenizers, Jinja templates and grammars, which src/text/rust_bridge.cc alone
+ * includes, and decoders of images, which src/media/decode.cc includes.
  *
  * Strings go in as (pointer, length) and need no terminator; a null pointer is allowed when the length is 0. Invalid
  * UTF-8 in text is read as U+FFFD. Results come out as buffers that the caller gives back with tc_bytes_free or
@@ -108,6 +108,11 @@ int32_t tc_matcher_rollback(TcMatcher* matcher, size_t count, TcBytes* error);
 int32_t tc_matcher_num_allowed(TcMatcher* matcher, const uint32_t* tokens, size_t len, size_t* allowed, TcBytes* error);
 /* What was accepted is a whole sentence; and nothing but an end token may follow. */
 int32_t tc_matcher_state(TcMatcher* matcher, bool* complete, bool* stopped, TcBytes* error);
+
+/* A PNG, JPEG or WebP image as rows of RGB, 3 * width * height bytes, upright as its EXIF data says. TC_INVALID: it has
+ * more than max_pixels. */
+int32_t tc_image_decode(const uint8_t* bytes, size_t len, uint64_t max_pixels, uint32_t* width, uint32_t* height,
+                        TcBytes* rgb, TcBytes* error);
 
 #ifdef __cplusplus
 }

@@ -31,7 +31,11 @@ fn split_vec<T>(vec: Vec<T>) -> (*mut T, usize, usize) {
 
 impl TcBytes {
     fn new(text: String) -> Self {
-        let (data, len, capacity) = split_vec(text.into_bytes());
+        Self::of(text.into_bytes())
+    }
+
+    pub(crate) fn of(bytes: Vec<u8>) -> Self {
+        let (data, len, capacity) = split_vec(bytes);
         TcBytes { data, len, capacity }
     }
 }

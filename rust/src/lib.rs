@@ -1,10 +1,12 @@
-//! Tokenizers, chat templates and grammars behind the C ABI of `textcore.h`.
+//! Tokenizers, chat templates, grammars and decoders of images behind the C ABI of `textcore.h`.
 
 pub mod byte_level;
 pub mod ffi;
 pub mod grammar;
 pub mod grammar_ffi;
 pub mod guard;
+pub mod image;
+pub mod image_ffi;
 pub mod python;
 pub mod python_methods;
 pub mod template;
