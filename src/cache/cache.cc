@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "cache/page_pool.h"
+#include "cache/snapshot_pool.h"
 
 namespace glint {
 namespace {
@@ -19,7 +20,7 @@ std::size_t pages_for(int length) {
   return (static_cast<std::size_t>(length) + kPageSize - 1) / kPageSize;
 }
 
-// The address space of all pages. Nothing of it is backed until it is written.
+// Address space. Nothing of it is backed until it is written.
 class Mapping {
  public:
   Mapping() = default;
@@ -48,16 +49,26 @@ class Mapping {
 }  // namespace
 
 struct Cache::State {
-  State(CacheSpec s, std::size_t num_pages, bool reuse)
-      : spec(std::move(s)), prefix_reuse(reuse), pool(num_pages) {}
+  State(CacheSpec s, std::size_t num_pages, bool reuse, StateRoom room)
+      : spec(std::move(s)),
+        prefix_reuse(reuse),
+        snapshots(room.num_snapshots),
+        pool(num_pages, snapshots),
+        num_states(room.num_states) {
+    for (int slot = static_cast<int>(num_states) - 1; slot >= 0; --slot)
+      free_states.push_back(slot);
+  }
 
   CacheSpec spec;
   bool prefix_reuse;
   std::size_t layer_bytes = 0;  // one layer of one page
   std::size_t rows_bytes = 0;   // all layers of one page
   std::size_t page_bytes = 0;   // rows, then the page's state
-  Mapping memory;
+  Mapping memory, state_memory, snapshot_memory;
+  SnapshotPool snapshots;
   PagePool pool;
+  std::size_t num_states;
+  std::vector<int> free_states;                 // the next one last
   std::vector<const SequenceCache*> sequences;  // alive; few
   std::uint64_t prefix_queries = 0;
   std::uint64_t prefix_hits = 0;
@@ -73,10 +84,23 @@ struct Cache::State {
     GLINT_CHECK(it != sequences.end());
     *it = to;
   }
+  std::byte* state_of(int slot) const {
+    return state_memory.data() + static_cast<std::size_t>(slot) * spec.state_stride();
+  }
+  std::byte* snapshot_of(SnapshotId id) const {
+    return snapshot_memory.data() + static_cast<std::size_t>(id) * spec.snapshot_stride();
+  }
+};
+
+// What the prefix tree has of some tokens.
+struct Cache::Prefix {
+  std::vector<PageId> pages;
+  std::size_t usable = 0;  // of these, the first
+  SnapshotId snapshot = kNoSnapshot;
 };
 
 Result<std::unique_ptr<Cache::State>> Cache::make_state(CacheSpec spec, std::size_t num_pages,
-                                                        bool prefix_reuse) {
+                                                        bool prefix_reuse, StateRoom room) {
   if (spec.num_layers <= 0 || spec.row_bytes == 0) {
     return invalid_argument(fmt::format("cache {}: {} layers of {} bytes per token hold nothing",
                                         spec.name, spec.num_layers, spec.row_bytes));
@@ -94,7 +118,22 @@ Result<std::unique_ptr<Cache::State>> Cache::make_state(CacheSpec spec, std::siz
                     "overflow; ask for a smaller context or fewer sequences",
                     spec.name, num_pages, spec.num_layers, spec.row_bytes, spec.page_state_bytes));
   }
-  auto state = std::make_unique<State>(std::move(spec), num_pages, prefix_reuse);
+  if (spec.state_bytes == 0) room.num_states = 0;
+  if (spec.snapshot_bytes == 0 || !prefix_reuse) room.num_snapshots = 0;
+  constexpr auto kMostSlots = static_cast<std::size_t>(std::numeric_limits<SnapshotId>::max());
+  constexpr auto kMostBytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
+  std::size_t state_bytes = 0, snapshot_bytes = 0;
+  if (spec.state_stride() < spec.state_bytes || spec.snapshot_stride() < spec.snapshot_bytes ||
+      room.num_states > kMostSlots || room.num_snapshots > kMostSlots ||
+      __builtin_mul_overflow(spec.state_stride(), room.num_states, &state_bytes) ||
+      __builtin_mul_overflow(spec.snapshot_stride(), room.num_snapshots, &snapshot_bytes) ||
+      state_bytes > kMostBytes || snapshot_bytes > kMostBytes) {
+    return invalid_argument(fmt::format(
+        "cache {}: {} states of {} bytes and {} snapshots of {} bytes overflow; ask "
+        "for fewer sequences or snapshots",
+        spec.name, room.num_states, spec.state_bytes, room.num_snapshots, spec.snapshot_bytes));
+  }
+  auto state = std::make_unique<State>(std::move(spec), num_pages, prefix_reuse, room);
   state->layer_bytes = layer_bytes;
   state->rows_bytes = rows_bytes;
   state->page_bytes = page_bytes;
@@ -104,20 +143,27 @@ Result<std::unique_ptr<Cache::State>> Cache::make_state(CacheSpec spec, std::siz
         "sequences",
         state->spec.name, total_bytes >> 20));
   }
+  if ((state_bytes > 0 && !state->state_memory.map(state_bytes)) ||
+      (snapshot_bytes > 0 && !state->snapshot_memory.map(snapshot_bytes))) {
+    return exhausted(fmt::format(
+        "cache {}: the system has no {} MiB of address space for recurrent states and {} MiB for "
+        "snapshots; ask for fewer sequences or snapshots",
+        state->spec.name, state_bytes >> 20, snapshot_bytes >> 20));
+  }
   return state;
 }
 
 Cache::Cache(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-Cache::Cache(CacheSpec spec, std::size_t num_pages, bool prefix_reuse) {
-  auto state = make_state(std::move(spec), num_pages, prefix_reuse);
+Cache::Cache(CacheSpec spec, std::size_t num_pages, bool prefix_reuse, StateRoom room) {
+  auto state = make_state(std::move(spec), num_pages, prefix_reuse, room);
   GLINT_CHECK(state.has_value());
   state_ = std::move(*state);
 }
 
-Result<std::unique_ptr<Cache>> Cache::make(CacheSpec spec, std::size_t num_pages,
-                                           bool prefix_reuse) {
-  GLINT_TRY(auto state, make_state(std::move(spec), num_pages, prefix_reuse));
+Result<std::unique_ptr<Cache>> Cache::make(CacheSpec spec, std::size_t num_pages, bool prefix_reuse,
+                                           StateRoom room) {
+  GLINT_TRY(auto state, make_state(std::move(spec), num_pages, prefix_reuse, room));
   return std::unique_ptr<Cache>(new Cache(std::move(state)));
 }
 
@@ -134,10 +180,10 @@ bool Cache::prefix_reuse() const {
 }
 
 // The longest path of the prefix tree along `tokens` that leaves one token over.
-std::vector<PageId> Cache::find_prefix(std::span<const std::int32_t> tokens,
-                                       std::uint64_t salt) const {
-  std::vector<PageId> pages;
-  if (!state_->prefix_reuse || tokens.empty()) return pages;
+Cache::Prefix Cache::find_prefix(std::span<const std::int32_t> tokens, std::uint64_t salt) const {
+  Prefix prefix;
+  std::vector<PageId>& pages = prefix.pages;
+  if (!state_->prefix_reuse || tokens.empty()) return prefix;
   // The last token is always computed: its logits are what the caller is after.
   const std::size_t max_pages = (tokens.size() - 1) / kPageSize;
   while (pages.size() < max_pages) {
@@ -146,14 +192,23 @@ std::vector<PageId> Cache::find_prefix(std::span<const std::int32_t> tokens,
     const PageId page = state_->pool.find(parent, salt, content);
     if (page == kNoPage) break;
     pages.push_back(page);
+    if (const SnapshotId id = state_->snapshots.find(page); id != kNoSnapshot) {
+      prefix.usable = pages.size();
+      prefix.snapshot = id;
+    }
   }
-  return pages;
+  if (state_->spec.snapshot_bytes == 0) prefix.usable = pages.size();
+  return prefix;
 }
 
 SequenceCache Cache::start(std::span<const std::int32_t> tokens, std::uint64_t salt) {
   SequenceCache sequence(this, salt);
-  sequence.pages_ = find_prefix(tokens, salt);
+  Prefix found = find_prefix(tokens, salt);
+  found.pages.resize(found.usable);
+  sequence.pages_ = std::move(found.pages);
   for (const PageId page : sequence.pages_) state_->pool.lease(page);
+  sequence.read_ = found.snapshot;
+  if (found.snapshot != kNoSnapshot) state_->snapshots.pin(found.snapshot);
   const auto prefix = tokens.first(sequence.pages_.size() * kPageSize);
   sequence.tokens_.assign(prefix.begin(), prefix.end());
   sequence.length_ = static_cast<int>(prefix.size());
@@ -163,12 +218,13 @@ SequenceCache Cache::start(std::span<const std::int32_t> tokens, std::uint64_t s
 }
 
 Cache::PrefixMatch Cache::match(std::span<const std::int32_t> tokens, std::uint64_t salt) const {
-  PrefixMatch match;
-  for (const PageId page : find_prefix(tokens, salt)) {
-    ++match.pages;
-    if (!state_->pool.is_leased(page)) ++match.unleased;
-  }
-  return match;
+  const Prefix found = find_prefix(tokens, salt);
+  const auto usable = std::span(found.pages).first(found.usable);
+  const auto unleased =
+      std::ranges::count_if(usable, [this](PageId page) { return !state_->pool.is_leased(page); });
+  return {.pages = static_cast<int>(usable.size()),
+          .unleased = static_cast<int>(unleased),
+          .known = static_cast<int>(found.pages.size())};
 }
 
 std::size_t Cache::available_pages() const {
@@ -182,7 +238,12 @@ CacheStats Cache::stats() const {
           .cached_pages = pool.cached_count(),
           .leased_pages = pool.leased_count(),
           .prefix_queries = state_->prefix_queries,
-          .prefix_hits = state_->prefix_hits};
+          .prefix_hits = state_->prefix_hits,
+          .total_states = state_->num_states,
+          .used_states = state_->num_states - state_->free_states.size(),
+          .total_snapshots = state_->snapshots.total(),
+          .kept_snapshots = state_->snapshots.kept(),
+          .evicted_snapshots = state_->snapshots.evicted()};
 }
 
 void Cache::clear_prefixes() {
@@ -191,8 +252,26 @@ void Cache::clear_prefixes() {
 
 void Cache::check_integrity() const {
   std::vector<int> leases(state_->pool.total(), 0);
+  std::vector<char> is_used(state_->num_states, 0);  // states
+  for (const int slot : state_->free_states) {
+    GLINT_CHECK(!is_used[static_cast<std::size_t>(slot)]);
+    is_used[static_cast<std::size_t>(slot)] = 1;
+  }
+  std::vector<SnapshotId> written;
+  std::vector<int> pins(state_->snapshots.total(), 0);
   for (const SequenceCache* sequence : state_->sequences) {
     GLINT_CHECK(sequence->cache_ == this);
+    GLINT_CHECK((sequence->state_slot_ >= 0) == (state_->spec.state_bytes > 0));
+    if (sequence->state_slot_ >= 0) {
+      GLINT_CHECK(!is_used[static_cast<std::size_t>(sequence->state_slot_)]);
+      is_used[static_cast<std::size_t>(sequence->state_slot_)] = 1;
+    }
+    for (const SequenceCache::Written& snapshot : sequence->written_)
+      written.push_back(snapshot.id);
+    if (sequence->read_ != kNoSnapshot) {
+      ++pins[static_cast<std::size_t>(sequence->read_)];
+      GLINT_CHECK(state_->snapshots.find(sequence->pages_.back()) == sequence->read_);
+    }
     GLINT_CHECK(sequence->tokens_.size() == static_cast<std::size_t>(sequence->length_));
     GLINT_CHECK(sequence->pages_.size() >= pages_for(sequence->length_));
     const std::size_t full_pages = static_cast<std::size_t>(sequence->length_ / kPageSize);
@@ -206,7 +285,13 @@ void Cache::check_integrity() const {
       GLINT_CHECK(state_->pool.find(parent, sequence->salt_, content) == page);
     }
   }
+  GLINT_CHECK(std::ranges::all_of(is_used, [](char used) { return used != 0; }));
   state_->pool.check_integrity(leases);
+  state_->snapshots.check_integrity(written, pins);
+  for (std::size_t page = 0; page < state_->pool.total(); ++page) {
+    const auto id = static_cast<PageId>(page);
+    GLINT_CHECK(state_->pool.in_tree(id) || state_->snapshots.find(id) == kNoSnapshot);
+  }
 }
 
 std::byte* Cache::rows(PageId page, int layer) {
@@ -238,27 +323,37 @@ void Cache::clear_page_state(PageId page) {
 
 SequenceCache::SequenceCache(Cache* cache, std::uint64_t salt) : cache_(cache), salt_(salt) {
   cache_->state_->sequences.push_back(this);
+  if (cache_->spec().state_bytes == 0) return;
+  GLINT_CHECK(!cache_->state_->free_states.empty());
+  state_slot_ = cache_->state_->free_states.back();
+  cache_->state_->free_states.pop_back();
 }
 
-SequenceCache::SequenceCache(SequenceCache&& other) noexcept
-    : cache_(std::exchange(other.cache_, nullptr)),
-      pages_(std::exchange(other.pages_, {})),
-      tokens_(std::exchange(other.tokens_, {})),
-      length_(std::exchange(other.length_, 0)),
-      salt_(other.salt_) {
-  if (cache_ != nullptr) cache_->state_->replace(&other, this);
+SequenceCache::SequenceCache(SequenceCache&& other) noexcept {
+  swap(other);
 }
 
 SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
   if (this == &other) return *this;
   release();
-  cache_ = std::exchange(other.cache_, nullptr);
-  pages_ = std::exchange(other.pages_, {});
-  tokens_ = std::exchange(other.tokens_, {});
-  length_ = std::exchange(other.length_, 0);
-  salt_ = other.salt_;
-  if (cache_ != nullptr) cache_->state_->replace(&other, this);
+  swap(other);
   return *this;
+}
+
+// Of one that holds nothing with any.
+void SequenceCache::swap(SequenceCache& other) noexcept {
+  GLINT_CHECK(cache_ == nullptr);
+  std::swap(cache_, other.cache_);
+  std::swap(pages_, other.pages_);
+  std::swap(tokens_, other.tokens_);
+  std::swap(length_, other.length_);
+  std::swap(salt_, other.salt_);
+  std::swap(state_slot_, other.state_slot_);
+  std::swap(read_, other.read_);
+  std::swap(written_, other.written_);
+  std::swap(last_, other.last_);
+  std::swap(last_entered_, other.last_entered_);
+  if (cache_ != nullptr) cache_->state_->replace(&other, this);
 }
 
 SequenceCache::~SequenceCache() {
@@ -268,8 +363,51 @@ SequenceCache::~SequenceCache() {
 void SequenceCache::release() {
   if (cache_ == nullptr) return;
   truncate(0);
+  if (state_slot_ >= 0) cache_->state_->free_states.push_back(state_slot_);
+  state_slot_ = -1;
+  last_ = kNoSnapshot;
   cache_->state_->remove(this);
   cache_ = nullptr;
+}
+
+std::byte* SequenceCache::state() const {
+  return state_slot_ < 0 ? nullptr : cache_->state_->state_of(state_slot_);
+}
+
+const std::byte* SequenceCache::snapshot() const {
+  return read_ == kNoSnapshot ? nullptr : cache_->state_->snapshot_of(read_);
+}
+
+void SequenceCache::end_reading() {
+  if (read_ != kNoSnapshot) cache_->state_->snapshots.unpin(read_);
+  read_ = kNoSnapshot;
+}
+
+std::byte* SequenceCache::reserve_snapshot(int length, bool replaces) {
+  GLINT_CHECK(cache_ != nullptr && length > 0 && length % kPageSize == 0);
+  Cache::State& state = *cache_->state_;
+  const std::size_t page = static_cast<std::size_t>(length / kPageSize) - 1;
+  if (state.snapshots.total() == 0) return nullptr;
+  if (length <= length_ && state.snapshots.find(pages_[page]) != kNoSnapshot) return nullptr;
+  const SnapshotId id = state.snapshots.acquire();
+  if (id == kNoSnapshot) return nullptr;
+  written_.push_back({length, id, replaces});
+  return state.snapshot_of(id);
+}
+
+// Those that were written lie at full pages of the prefix tree now.
+void SequenceCache::keep_snapshots() {
+  SnapshotPool& snapshots = cache_->state_->snapshots;
+  std::erase_if(written_, [&](const Written& written) {
+    if (written.length > length_) return false;
+    const PageId page = pages_[static_cast<std::size_t>(written.length / kPageSize) - 1];
+    const std::uint64_t entered = snapshots.attach(written.id, page);
+    if (!written.replaces) return true;
+    if (last_ != kNoSnapshot) snapshots.drop_unused(last_, last_entered_);
+    last_ = entered > 0 ? written.id : kNoSnapshot;
+    last_entered_ = entered;
+    return true;
+  });
 }
 
 // Whether the next row to write lies in a page that the prefix tree still offers.
@@ -280,6 +418,7 @@ bool SequenceCache::tail_is_shared() const {
 
 Status SequenceCache::reserve(int n) {
   GLINT_CHECK(cache_ != nullptr && n >= 0 && n <= std::numeric_limits<int>::max() - length_);
+  end_reading();
   if (n == 0) return {};
   PagePool& pool = cache_->state_->pool;
   const std::size_t wanted = pages_for(length_ + n);
@@ -317,6 +456,7 @@ void SequenceCache::commit(std::span<const std::int32_t> tokens) {
   if (!cache_->state_->prefix_reuse) return;
   for (std::size_t i = full_before; i < static_cast<std::size_t>(length_ / kPageSize); ++i)
     offer(i);
+  keep_snapshots();
 }
 
 void SequenceCache::offer(std::size_t page_index) {
@@ -338,6 +478,9 @@ void SequenceCache::offer(std::size_t page_index) {
 void SequenceCache::truncate(int new_length) {
   GLINT_CHECK(new_length >= 0 && new_length <= length_);
   if (cache_ == nullptr) return;
+  end_reading();
+  for (const Written& snapshot : written_) cache_->state_->snapshots.give_back(snapshot.id);
+  written_.clear();
   // From the end, so that a parent is never less recently used than its child.
   while (pages_.size() > pages_for(new_length)) {
     cache_->state_->pool.release(pages_.back());

@@ -1,5 +1,7 @@
-// The paged per-token cache: pages of kPageSize tokens, shared by prefix, leased by sequences. One
-// engine thread uses it; no locks. Knows bytes per token and layer, not what they mean.
+// The paged per-token cache: pages of kPageSize tokens, shared by prefix, leased by sequences; with
+// them the recurrent states of the sequences that run, and snapshots of such states kept with
+// pages. One engine thread uses it; no locks. Knows bytes per token, layer and state, not what they
+// mean.
 #pragma once
 
 #include <cstddef>
@@ -33,9 +35,19 @@ struct CacheSpec {
   // Rounded so that the rows of the next page start at a cache line when these do.
   std::size_t page_state_stride() const { return (page_state_bytes + 63) / 64 * 64; }
   std::size_t bytes_per_page() const { return bytes_per_token() * kPageSize + page_state_stride(); }
+  std::size_t state_stride() const { return (state_bytes + 63) / 64 * 64; }
+  std::size_t snapshot_stride() const { return (snapshot_bytes + 63) / 64 * 64; }
+};
+
+// How many recurrent states and snapshots there is room for; of no account where the spec has none.
+struct StateRoom {
+  std::size_t num_states = 0;  // as many sequences may be alive at once
+  std::size_t num_snapshots = 0;
 };
 
 using PageId = std::int32_t;
+using SnapshotId = std::int32_t;
+inline constexpr SnapshotId kNoSnapshot = -1;
 
 struct CacheStats {
   std::size_t total_pages = 0;
@@ -44,11 +56,15 @@ struct CacheStats {
   std::size_t leased_pages = 0;
   std::uint64_t prefix_queries = 0;  // tokens asked for
   std::uint64_t prefix_hits = 0;     // tokens found
+  std::size_t total_states = 0, used_states = 0;
+  std::size_t total_snapshots = 0, kept_snapshots = 0;  // kept: with a page of the prefix tree
+  std::uint64_t evicted_snapshots = 0;                  // that made room for others
 };
 
 class Cache;
 
-// The pages and length of one sequence; move-only; gives every page back when destroyed.
+// The pages, recurrent state and length of one sequence; move-only; gives everything back when
+// destroyed.
 class SequenceCache {
  public:
   SequenceCache() = default;
@@ -58,6 +74,12 @@ class SequenceCache {
 
   std::span<const PageId> pages() const { return pages_; }
   int length() const { return length_; }  // tokens whose rows are written (or shared)
+  // [CacheSpec::state_bytes], at a cache line; null where there is none. Its own while it lives;
+  // what an earlier sequence left there until Model::start_state().
+  std::byte* state() const;
+  // What was kept of the state at length() when start() found a prefix, until the first reserve();
+  // null without.
+  const std::byte* snapshot() const;
 
   // Makes rows [length, length + n) writable: the only rows that may be written, until the next
   // truncate. A page that truncation left half used while others share it is copied first.
@@ -67,34 +89,55 @@ class SequenceCache {
   // page that filled to the prefix tree under the chain of all tokens so far. If the tree holds the
   // same page already, that one takes the place of ours in pages().
   void commit(std::span<const std::int32_t> tokens);
+  // Room for a snapshot of the state after `length` tokens, a multiple of kPageSize: whoever writes
+  // it does so before the commit that reaches that length, or the next one after that; this keeps
+  // it with the page that ends there, unless that has one. `replaces`: it then takes the place of
+  // the last such one of this sequence, if nobody started from that. Null: there is no room, or no
+  // need.
+  std::byte* reserve_snapshot(int length, bool replaces = false);
   // Forgets rows from `new_length` on (rejected drafts). Whole pages beyond it are given back,
-  // reserved ones too.
+  // reserved ones and room for snapshots too.
   void truncate(int new_length);
 
  private:
   friend class Cache;
   explicit SequenceCache(Cache* cache, std::uint64_t salt);
+  void swap(SequenceCache& other) noexcept;
   void release();
   bool tail_is_shared() const;
   void offer(std::size_t page_index);
+  void keep_snapshots();
+  void end_reading();
 
   Cache* cache_ = nullptr;
   std::vector<PageId> pages_;  // with prefix reuse, the full ones are a path of the prefix tree
   std::vector<std::int32_t> tokens_;  // [length]
   int length_ = 0;
   std::uint64_t salt_ = 0;
+
+  struct Written {
+    int length;
+    SnapshotId id;
+    bool replaces;
+  };
+  int state_slot_ = -1;
+  SnapshotId read_ = kNoSnapshot;  // pinned
+  std::vector<Written> written_;
+  SnapshotId last_ = kNoSnapshot;  // the last that `replaces`, and when it was entered
+  std::uint64_t last_entered_ = 0;
 };
 
 class Cache {
  public:
-  // Reserves address space for num_pages pages; memory is touched page by page. Aborts where make()
-  // fails. prefix_reuse false: nothing is kept after a sequence ends.
-  Cache(CacheSpec spec, std::size_t num_pages, bool prefix_reuse);
+  // Reserves address space for num_pages pages, and for states and snapshots; memory is touched as
+  // it is used. Aborts where make() fails. prefix_reuse false: nothing is kept after a sequence
+  // ends.
+  Cache(CacheSpec spec, std::size_t num_pages, bool prefix_reuse, StateRoom room = {});
   // The same for sizes that come from outside. Errors: kInvalidArgument (no layers, empty rows,
   // sizes that overflow), kExhausted (the system has not that much address space); both name the
   // sizes.
   static Result<std::unique_ptr<Cache>> make(CacheSpec spec, std::size_t num_pages,
-                                             bool prefix_reuse);
+                                             bool prefix_reuse, StateRoom room = {});
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
@@ -102,13 +145,15 @@ class Cache {
   const CacheSpec& spec() const;
   bool prefix_reuse() const;
   // A sequence that starts with the longest cached prefix of `tokens` in whole pages, but never all
-  // of them: at least one token is left to compute. `salt` separates tenants: only equal salts
-  // share.
+  // of them: at least one token is left to compute. With snapshot_bytes it ends at the deepest
+  // snapshot. `salt` separates tenants: only equal salts share. Aborts when a state is needed and
+  // all are used. See start_sequence() in models/model.h.
   SequenceCache start(std::span<const std::int32_t> tokens, std::uint64_t salt = 0);
   // What start() would find now, without taking it: pages, and how many of them nobody leases yet.
   struct PrefixMatch {
     int pages = 0;
     int unleased = 0;
+    int known = 0;  // pages that are cached, those too that no snapshot lets anybody take up
   };
   PrefixMatch match(std::span<const std::int32_t> tokens, std::uint64_t salt = 0) const;
   // Pages that could be leased now (free + evictable).
@@ -134,10 +179,11 @@ class Cache {
   friend class SequenceCache;
   struct State;
   void clear_page_state(PageId page);
-  std::vector<PageId> find_prefix(std::span<const std::int32_t> tokens, std::uint64_t salt) const;
+  struct Prefix;
+  Prefix find_prefix(std::span<const std::int32_t> tokens, std::uint64_t salt) const;
   explicit Cache(std::unique_ptr<State> state);
   static Result<std::unique_ptr<State>> make_state(CacheSpec spec, std::size_t num_pages,
-                                                   bool prefix_reuse);
+                                                   bool prefix_reuse, StateRoom room);
   std::unique_ptr<State> state_;
 };
 

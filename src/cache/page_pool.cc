@@ -20,7 +20,8 @@ std::uint64_t mix(std::uint64_t x) {
 
 }  // namespace
 
-PagePool::PagePool(std::size_t num_pages) : pages_(num_pages) {
+PagePool::PagePool(std::size_t num_pages, SnapshotPool& snapshots)
+    : snapshots_(snapshots), pages_(num_pages) {
   GLINT_CHECK(num_pages <= static_cast<std::size_t>(std::numeric_limits<PageId>::max()));
   std::random_device random;
   hash_key_ = (static_cast<std::uint64_t>(random()) << 32) | random();
@@ -119,6 +120,7 @@ void PagePool::detach(PageId page) {
 
 void PagePool::remove_from_tree(PageId page) {
   Page& entry = pages_[index(page)];
+  snapshots_.drop(page);
   const auto [first, last] = by_hash_.equal_range(entry.node->hash);
   by_hash_.erase(
       std::find_if(first, last, [page](const auto& item) { return item.second == page; }));

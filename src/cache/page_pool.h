@@ -1,6 +1,6 @@
 // The bookkeeping of cache pages: which are free, which are leased and how often, and the prefix
 // tree that finds full pages again by content. Knows no memory and no sequences. A page in the tree
-// is its own node, so a page id names both.
+// is its own node, so a page id names both; its snapshot leaves with it.
 //
 // Whoever leases a page of the tree leases its ancestors too. Hence an unleased page has only
 // unleased descendants, and every unleased page can be evicted, leaves first.
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cache/cache.h"
+#include "cache/snapshot_pool.h"
 
 namespace glint {
 
@@ -24,7 +25,8 @@ inline constexpr PageId kNoPage = -1;
 
 class PagePool {
  public:
-  explicit PagePool(std::size_t num_pages);
+  // Borrows `snapshots`.
+  PagePool(std::size_t num_pages, SnapshotPool& snapshots);
 
   // A page for one sequence alone, evicting the least recently used leaf if need be; kNoPage when
   // every page is leased.
@@ -75,6 +77,7 @@ class PagePool {
   void remove_from_tree(PageId page);
   void evict(PageId page);
 
+  SnapshotPool& snapshots_;
   std::vector<Page> pages_;
   std::vector<PageId>
       free_;  // given back, reused last in first out since their memory is touched already

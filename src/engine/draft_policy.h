@@ -27,6 +27,7 @@ DraftCosts draft_costs(const ModelInfo& info);
 class DraftPolicy {
  public:
   static constexpr int kMaxDrafts = 8;  // that may be asked for
+  static_assert(kMaxDrafts <= kMaxGuesses);
   static constexpr int kMaxAuto = 3;
 
   // `num_drafts`: with kFixed.

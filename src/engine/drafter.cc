@@ -10,7 +10,7 @@ namespace glint {
 namespace {
 
 // The state of a page begins with this, whether the draft layer's rows of the page are written; the
-// state of its last token follows.
+// state of its last token follows, and then what is the model's own.
 constexpr std::uint32_t kValid = 1;
 
 bool is_valid(const Cache& cache, PageId page) {
@@ -28,7 +28,8 @@ Drafter::Drafter(const Model& model, Exec& exec, Cache& cache)
       hidden_size_(static_cast<std::size_t>(model.info().hidden_size)),
       vocab_size_(static_cast<std::size_t>(model.info().vocab_size)) {
   GLINT_CHECK(model.can_draft());
-  GLINT_CHECK(cache.spec().page_state_bytes >= sizeof kValid + hidden_size_ * sizeof(float));
+  GLINT_CHECK(cache.spec().page_state_bytes >=
+              sizeof kValid + hidden_size_ * sizeof(float) + cache.spec().page_model_bytes);
 }
 
 void Drafter::start(Sequence& sequence) const {
@@ -111,7 +112,8 @@ void Drafter::catch_up(const StepBatch& batch) {
                               : batch.hidden_at(*job.member, draft.end - 1);
       hidden_.insert(hidden_.end(), before.begin(), before.end());
     }
-    add_span(job, start);
+    // The newest token's slot stands, but goes with the guesses when pages run out.
+    add_span(job, start, job.num_guesses > 0 ? 1 : 0);
     if (job.num_guesses > 0) {
       logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()) - 1);
       guessing_.push_back(i);
@@ -119,7 +121,7 @@ void Drafter::catch_up(const StepBatch& batch) {
     const auto last = batch.hidden_at(*job.member, job.computed - 1);
     draft.hidden.assign(last.begin(), last.end());
   }
-  run_pass();
+  run_pass(0);
 }
 
 // One guess more for those that made `depth` of them: the slot of the last one, made of what the
@@ -135,14 +137,14 @@ void Drafter::guess_on(int depth) {
     tokens_.push_back(draft.guesses.back());
     const auto recycled = std::span(recycled_).subspan(row * hidden_size_, hidden_size_);
     hidden_.insert(hidden_.end(), recycled.begin(), recycled.end());
-    add_span(job, job.computed + depth);
+    add_span(job, job.computed + depth, 1);
     guessing_.push_back(before[row]);
   }
-  run_pass();
+  run_pass(depth);
 }
 
-// Of the tokens that were added since the last span.
-void Drafter::add_span(const Job& job, int start) {
+// Of the tokens that were added since the last span, the last `guesses` of which may be taken back.
+void Drafter::add_span(const Job& job, int start, int guesses) {
   const int begin = spans_.empty() ? 0 : spans_.back().begin + spans_.back().count;
   const int count = static_cast<int>(tokens_.size()) - begin;
   if (count == 0) return;
@@ -151,12 +153,14 @@ void Drafter::add_span(const Job& job, int start) {
                     .count = count,
                     .start = start,
                     .pages = sequence.cache.pages(),
-                    .first = sequence.draft.first});
+                    .first = sequence.draft.first,
+                    .guesses = guesses,
+                    .state = sequence.cache.state()});
 }
 
 // Runs the layer over what was added, and takes the likeliest token of each row of logits as the
 // next guess. Logits that are not finite say nothing: guesses end there.
-void Drafter::run_pass() {
+void Drafter::run_pass(int iteration) {
   if (!tokens_.empty()) {
     logits_.resize(logit_rows_.size() * vocab_size_);
     recycled_.resize(logit_rows_.size() * hidden_size_);
@@ -165,7 +169,8 @@ void Drafter::run_pass() {
                   .sequences = spans_,
                   .hidden = hidden_,
                   .logit_rows = logit_rows_,
-                  .recycled = recycled_},
+                  .recycled = recycled_,
+                  .iteration = iteration},
                  logits_);
   }
   for (std::size_t row = 0; row < guessing_.size(); ++row) {

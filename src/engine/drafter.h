@@ -43,8 +43,8 @@ class Drafter {
   void add_job(const StepBatch::Member& member, int num_guesses);
   void catch_up(const StepBatch& batch);
   void guess_on(int depth);
-  void add_span(const Job& job, int start);
-  void run_pass();
+  void add_span(const Job& job, int start, int guesses);
+  void run_pass(int iteration);
   void write_page_states(const StepBatch& batch, const Job& job) const;
 
   const Model& model_;

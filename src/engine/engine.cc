@@ -155,6 +155,8 @@ EngineOptions resolve(EngineOptions options, const Model& model, const Cache& ca
   options.prefix_reuse = cache.prefix_reuse();
   const std::size_t pages = (static_cast<std::size_t>(options.context) + kPageSize - 1) / kPageSize;
   GLINT_CHECK(cache.stats().total_pages >= pages);
+  GLINT_CHECK(cache.spec().state_bytes == 0 ||
+              cache.stats().total_states >= static_cast<std::size_t>(options.max_sequences));
   return options;
 }
 

@@ -82,7 +82,7 @@ class Ticket {
 class Engine {
  public:
   // Borrows all four for its life. `cache` must hold at least one sequence of options.context
-  // tokens.
+  // tokens, and the recurrent states of options.max_sequences.
   Engine(const Model& model, Exec& exec, Cache& cache, EngineOptions options);
   // Cancels everything and joins the thread.
   ~Engine();

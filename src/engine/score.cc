@@ -34,6 +34,7 @@ class Stepper {
   Stepper(const Model& model, Exec& exec, Cache& cache)
       : model_(model), exec_(exec), cache_(cache) {}
 
+  const Model& model() const { return model_; }
   std::size_t vocab_size() const { return static_cast<std::size_t>(model_.info().vocab_size); }
 
   Status step(std::span<const Piece> pieces) {
@@ -48,7 +49,8 @@ class Stepper {
       spans_.push_back({.begin = begin,
                         .count = count,
                         .start = piece.cache->length(),
-                        .pages = piece.cache->pages()});
+                        .pages = piece.cache->pages(),
+                        .state = piece.cache->state()});
       for (int i = count - piece.num_logits; i < count; ++i) logit_rows_.push_back(begin + i);
     }
     logits_.resize(logit_rows_.size() * vocab_size());
@@ -84,7 +86,8 @@ Status logits_side_by_side(Stepper& stepper, Cache& cache,
                            std::size_t first_prompt, const ScoreOptions& options,
                            const LogitSink& sink) {
   std::vector<SequenceCache> sequences;
-  for (std::size_t i = 0; i < prompts.size(); ++i) sequences.push_back(cache.start({}));
+  for (std::size_t i = 0; i < prompts.size(); ++i)
+    sequences.push_back(start_sequence(stepper.model(), cache, {}));
   std::vector<Piece> pieces;
   std::vector<std::size_t> owners;
   while (true) {
@@ -126,7 +129,7 @@ Result<std::int32_t> next_greedy(Stepper& stepper, SequenceCache& sequence,
 // Adds -log p of window[i] for i in [first, size), each given window[0, i).
 Status add_window(Stepper& stepper, Cache& cache, std::span<const std::int32_t> window,
                   std::size_t first, int chunk, NllSum& sum) {
-  SequenceCache sequence = cache.start({});
+  SequenceCache sequence = start_sequence(stepper.model(), cache, {});
   const auto inputs =
       window.first(window.size() - 1);  // the last token predicts nothing in this window
   while (static_cast<std::size_t>(sequence.length()) < inputs.size()) {
@@ -157,6 +160,15 @@ Status prompt_logits(const Model& model, Exec& exec, Cache& cache,
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     GLINT_TRY_VOID(check_tokens(prompts[i], model.info().vocab_size, fmt::format("prompt {}", i)));
   }
+  const CacheStats room = cache.stats();
+  const std::size_t most = room.total_states - room.used_states;
+  const std::size_t side_by_side = options.all_at_once ? prompts.size() : 1;
+  if (cache.spec().state_bytes > 0 && side_by_side > most) {
+    return exhausted(
+        fmt::format("there is room for the recurrent states of {} sequences, and {} "
+                    "prompts are to run side by side",
+                    most, side_by_side));
+  }
   Stepper stepper(model, exec, cache);
   if (options.all_at_once) return logits_side_by_side(stepper, cache, prompts, 0, options, sink);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
@@ -172,7 +184,7 @@ Result<std::vector<std::int32_t>> greedy_continuation(const Model& model, Exec& 
   GLINT_TRY_VOID(check_tokens(prompt, model.info().vocab_size, "the prompt"));
   Stepper stepper(model, exec, cache);
   std::vector<std::int32_t> tokens(prompt.begin(), prompt.end());
-  SequenceCache sequence = cache.start(tokens);
+  SequenceCache sequence = start_sequence(model, cache, tokens);
   for (int i = 0; i < count; ++i) {
     GLINT_TRY(const std::int32_t token, next_greedy(stepper, sequence, tokens, chunk));
     tokens.push_back(token);

@@ -34,8 +34,12 @@ Status StepBatch::add(Sequence& sequence, int count) {
       std::span(sequence.draft.guesses).first(static_cast<std::size_t>(member.num_guesses));
   tokens_.insert(tokens_.end(), fresh.begin(), fresh.end());
   tokens_.insert(tokens_.end(), guesses.begin(), guesses.end());
-  spans_.push_back(
-      {.begin = member.begin, .count = count, .start = start, .pages = sequence.cache.pages()});
+  spans_.push_back({.begin = member.begin,
+                    .count = count,
+                    .start = start,
+                    .pages = sequence.cache.pages(),
+                    .guesses = member.num_guesses,
+                    .state = sequence.cache.state()});
   const auto add_row = [&](int position, std::int32_t prompt_token) {
     logit_rows_.push_back(member.begin + position - start);
     rows_.push_back({.member = members_.size(), .prompt_token = prompt_token});

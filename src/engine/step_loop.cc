@@ -234,7 +234,7 @@ void StepLoop::admit(Sequence& sequence) {
   waiting_.erase(place);
   const std::span<const std::int32_t> reusable =
       sequence.judges_prompt() ? std::span<const std::int32_t>() : sequence.tokens;
-  sequence.cache = cache_.start(reusable, sequence.cache_salt);
+  sequence.cache = start_sequence(model_, cache_, reusable, sequence.cache_salt);
   if (drafter_.has_value()) drafter_->start(sequence);
   insert(running_, std::move(owner));
   if (!sequence.started) start(sequence);

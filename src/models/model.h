@@ -189,4 +189,13 @@ class Model {
   }
 };
 
+// Cache::start(), with a recurrent state as it is there.
+inline SequenceCache start_sequence(const Model& model, Cache& cache,
+                                    std::span<const std::int32_t> tokens, std::uint64_t salt = 0) {
+  SequenceCache sequence = cache.start(tokens, salt);
+  if (sequence.state() != nullptr)
+    model.start_state(sequence.length(), sequence.snapshot(), sequence.state());
+  return sequence;
+}
+
 }  // namespace glint

@@ -26,12 +26,18 @@ class Driver {
 
   std::size_t vocab_size() const { return static_cast<std::size_t>(session_.plan.info.vocab_size); }
 
-  // A sequence of `depth` tokens whose rows are made up.
+  // A sequence of `depth` tokens whose rows are made up. A recurrent state starts from zeros, at
+  // the last page boundary.
   Result<SequenceCache> sequence(int depth) {
-    SequenceCache cache = session_.cache->start({});
-    if (depth == 0) return cache;
-    GLINT_TRY_VOID(cache.reserve(depth));
+    SequenceCache cache = start_sequence(*session_.model, *session_.cache, {});
+    const int rest = cache.state() == nullptr ? 0 : depth % kPageSize;
+    const int made_up = depth - rest;
     const CacheSpec spec = session_.model->cache_spec();
+    GLINT_TRY_VOID(cache.reserve(made_up));
+    if (cache.state() != nullptr && made_up > 0) {
+      const std::vector<std::byte> zeros(spec.snapshot_bytes);
+      session_.model->start_state(made_up, zeros.empty() ? nullptr : zeros.data(), cache.state());
+    }
     const std::size_t words = spec.row_bytes * kPageSize / sizeof(std::uint32_t);
     for (const PageId page : cache.pages()) {
       for (int layer = 0; layer < spec.num_layers; ++layer) {
@@ -39,8 +45,12 @@ class Driver {
         std::generate_n(row, words, [&] { return made_up_values(random_); });
       }
     }
-    cache.commit(random_tokens(depth));
-    return cache;
+    cache.commit(random_tokens(made_up));
+    if (rest == 0) return cache;
+    std::vector<SequenceCache> sequences;
+    sequences.push_back(std::move(cache));
+    GLINT_TRY_VOID(step(sequences, rest, false));
+    return std::move(sequences[0]);
   }
 
   // One step that feeds `count` random tokens to each sequence, with logits of the last ones.
@@ -51,7 +61,11 @@ class Driver {
     int begin = 0;
     for (SequenceCache& sequence : sequences) {
       GLINT_TRY_VOID(sequence.reserve(count));
-      spans_.push_back({begin, count, sequence.length(), sequence.pages()});
+      spans_.push_back({.begin = begin,
+                        .count = count,
+                        .start = sequence.length(),
+                        .pages = sequence.pages(),
+                        .state = sequence.state()});
       begin += count;
       if (logits) logit_rows_.push_back(begin - 1);
     }

@@ -222,8 +222,10 @@ Result<std::unique_ptr<Session>> load_session(
   load.pool = session->pool.get();
   load.progress = std::move(progress);
   GLINT_TRY_MODEL(session->model, load_model(session->plan.checkpoint, load));
-  session->cache = std::make_unique<Cache>(session->model->cache_spec(),
-                                           session->plan.memory.num_pages, options.prefix_cache);
+  const StateRoom states{.num_states = static_cast<std::size_t>(options.max_sequences),
+                         .num_snapshots = 0};
+  session->cache = std::make_unique<Cache>(
+      session->model->cache_spec(), session->plan.memory.num_pages, options.prefix_cache, states);
   if (options.engine) {
     session->engine = std::make_unique<Engine>(*session->model, *session->exec, *session->cache,
                                                engine_options(session->plan));

@@ -1,5 +1,6 @@
 // Random operations on the cache beside a model that knows only what must be true: what each
-// sequence holds, and which prefixes were ever committed.
+// sequence holds, and which prefixes were ever committed; with recurrent states, also that a
+// sequence starts with the state of the tokens it starts with.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,12 +21,22 @@ std::uint64_t digest(std::uint64_t before, std::int32_t token, std::uint64_t sal
   return (before ^ static_cast<std::uint32_t>(token) ^ (salt << 40)) * 0x100000001b3u + 1;
 }
 
+constexpr std::size_t kNumStates = 9;
+
+CacheSpec spec_of(bool recurrent) {
+  CacheSpec spec{.name = "digests", .num_layers = 1, .row_bytes = sizeof(std::uint64_t)};
+  if (recurrent) spec.state_bytes = spec.snapshot_bytes = sizeof(std::uint64_t);
+  return spec;
+}
+
 class Oracle {
  public:
-  Oracle(std::uint32_t seed, std::size_t num_pages, bool reuse)
+  // num_snapshots 0: no recurrent states.
+  Oracle(std::uint32_t seed, std::size_t num_pages, bool reuse, std::size_t num_snapshots)
       : random_(seed),
         reuse_(reuse),
-        cache_({"digests", 1, sizeof(std::uint64_t)}, num_pages, reuse) {}
+        recurrent_(num_snapshots > 0),
+        cache_(spec_of(recurrent_), num_pages, reuse, {kNumStates, num_snapshots}) {}
 
   void step() {
     const int action = pick(100);
@@ -56,6 +67,10 @@ class Oracle {
     EXPECT_EQ(cache_.stats().free_pages, cache_.stats().total_pages);
     cache_.check_integrity();
     EXPECT_GT(num_hits_, reuse_ ? 10 : -1);
+    EXPECT_EQ(cache_.stats().used_states + cache_.stats().kept_snapshots, 0u);
+    if (recurrent_ && reuse_) {
+      EXPECT_GT(cache_.stats().evicted_snapshots, 10u);
+    }
     EXPECT_GT(num_refused_, 0) << "the cache never ran out";
   }
 
@@ -81,7 +96,13 @@ class Oracle {
     return reinterpret_cast<std::uint64_t*>(page) + position % kPageSize;
   }
 
+  // The states after each token of the sequence, as its rows have them.
+  std::uint64_t state_at(const SequenceCache& sequence, int length) {
+    return length == 0 ? 0 : *row(sequence, static_cast<std::size_t>(length) - 1);
+  }
+
   void start() {
+    if (recurrent_ && entries_.size() == kNumStates) return;
     Tokens wanted;
     const int n = pick(400);
     while (static_cast<int>(wanted.size()) < n) wanted.push_back(next_token(wanted));
@@ -90,6 +111,12 @@ class Oracle {
     ASSERT_EQ(sequence.length() % kPageSize, 0);
     ASSERT_LE(sequence.length(), std::max(0, n - 1));
     if (sequence.length() > 0) ++num_hits_;
+    if (recurrent_) {
+      std::uint64_t state = 0;
+      ASSERT_EQ(sequence.snapshot() != nullptr, sequence.length() > 0);
+      if (sequence.snapshot() != nullptr) std::memcpy(&state, sequence.snapshot(), sizeof state);
+      ASSERT_EQ(state, state_at(sequence, sequence.length()));
+    }
     wanted.resize(static_cast<std::size_t>(sequence.length()));
     if (!wanted.empty()) {
       ASSERT_TRUE(committed_[salt].contains(wanted));
@@ -110,6 +137,14 @@ class Oracle {
       return;
     }
     const int used = 1 + pick(n);  // as if the rest had been rejected drafts
+    const int before_length = entry.sequence.length();
+    std::vector<std::pair<int, std::byte*>> snapshots;
+    for (int at = before_length / kPageSize * kPageSize; at <= before_length + used;
+         at += kPageSize) {
+      if (at == 0 || pick(2) == 0) continue;
+      std::byte* out = entry.sequence.reserve_snapshot(at, pick(2) == 0);
+      if (out != nullptr) snapshots.emplace_back(at, out);
+    }
     Tokens fresh;
     std::uint64_t value = entry.tokens.empty() ? 0 : *row(entry.sequence, entry.tokens.size() - 1);
     for (int i = 0; i < n; ++i) {
@@ -124,6 +159,10 @@ class Oracle {
       entry.tokens.push_back(token);
       fresh.push_back(token);
       if (entry.tokens.size() % kPageSize == 0) committed_[entry.salt].insert(entry.tokens);
+    }
+    for (const auto& [at, out] : snapshots) {
+      const std::uint64_t state = state_at(entry.sequence, at);
+      std::memcpy(out, &state, sizeof state);
     }
     entry.sequence.commit(fresh);
   }
@@ -145,7 +184,7 @@ class Oracle {
   }
 
   std::mt19937 random_;
-  bool reuse_;
+  bool reuse_, recurrent_;
   Cache cache_;
   std::vector<Entry> entries_;
   std::set<Tokens> committed_[2];
@@ -153,11 +192,12 @@ class Oracle {
   int num_refused_ = 0;
 };
 
-class RandomCache : public testing::TestWithParam<std::tuple<int, int, bool>> {};
+class RandomCache : public testing::TestWithParam<std::tuple<int, int, bool, int>> {};
 
 TEST_P(RandomCache, agrees_with_the_oracle) {
-  const auto [seed, num_pages, reuse] = GetParam();
-  Oracle oracle(static_cast<std::uint32_t>(seed), static_cast<std::size_t>(num_pages), reuse);
+  const auto [seed, num_pages, reuse, num_snapshots] = GetParam();
+  Oracle oracle(static_cast<std::uint32_t>(seed), static_cast<std::size_t>(num_pages), reuse,
+                static_cast<std::size_t>(num_snapshots));
   for (int i = 0; i < 1500; ++i) {
     oracle.step();
     if (HasFatalFailure()) FAIL() << "at step " << i;
@@ -167,7 +207,10 @@ TEST_P(RandomCache, agrees_with_the_oracle) {
 
 INSTANTIATE_TEST_SUITE_P(seeds, RandomCache,
                          testing::Combine(testing::Range(1, 9), testing::Values(7, 18, 32),
-                                          testing::Bool()));
+                                          testing::Bool(), testing::Values(0)));
+INSTANTIATE_TEST_SUITE_P(recurrent, RandomCache,
+                         testing::Combine(testing::Range(1, 9), testing::Values(9, 18),
+                                          testing::Values(true), testing::Values(1, 4)));
 
 }  // namespace
 }  // namespace glint

@@ -60,11 +60,21 @@ class Drafter {
                                                    logits.begin());
       ids.push_back(static_cast<float>(token));
       all_logits.insert(all_logits.end(), logits.begin(), logits.end());
-      const SequenceSpan span{0, 1, static_cast<int>(prompt.size()) + i, sequence.cache.pages()};
+      const SequenceSpan span{.count = 1,
+                              .start = static_cast<int>(prompt.size()) + i,
+                              .pages = sequence.cache.pages(),
+                              .guesses = 1,
+                              .state = sequence.cache.state()};
       const std::int32_t row = 0;
       std::vector<float> next(d);
       runner_.model().draft(runner_.exec(), runner_.cache(),
-                            {{&token, 1}, {&span, 1}, state, {&row, 1}, next}, logits);
+                            {.tokens = {&token, 1},
+                             .sequences = {&span, 1},
+                             .hidden = state,
+                             .logit_rows = {&row, 1},
+                             .recycled = next,
+                             .iteration = i + 1},
+                            logits);
       state = next;
     }
     return {ids, all_logits};
@@ -85,7 +95,7 @@ class Drafter {
   std::size_t hidden() { return static_cast<std::size_t>(model().info().hidden_size); }
 
   Sequence start(const Tokens& tokens) {
-    Sequence sequence{&tokens, cache().start(tokens), {}, {}};
+    Sequence sequence{&tokens, start_sequence(model(), cache(), tokens), {}, {}};
     sequence.drafts.first_slot = std::max(1, sequence.cache.length());
     if (sequence.cache.length() > 0) {
       sequence.last.resize(hidden());
@@ -100,11 +110,18 @@ class Drafter {
     const std::size_t d = hidden();
     Tokens tokens;
     std::vector<SequenceSpan> spans;
+    std::vector<std::vector<StateSnapshot>> snapshots;
     for (Sequence& s : sequences) {
       const int left = static_cast<int>(s.tokens->size()) - s.cache.length();
       const int n = chunk == 0 ? left : std::min(left, chunk);
       EXPECT_TRUE(s.cache.reserve(n).has_value());
-      spans.push_back({static_cast<int>(tokens.size()), n, s.cache.length(), s.cache.pages()});
+      snapshots.push_back(golden::keep_snapshots(s.cache, n));
+      spans.push_back({.begin = static_cast<int>(tokens.size()),
+                       .count = n,
+                       .start = s.cache.length(),
+                       .pages = s.cache.pages(),
+                       .state = s.cache.state(),
+                       .snapshots = snapshots.back()});
       const auto from = s.tokens->begin() + s.cache.length();
       tokens.insert(tokens.end(), from, from + n);
     }
@@ -143,7 +160,11 @@ class Drafter {
       const SequenceSpan& span = spans[i];
       const int first = std::max(1, span.start);
       const int count = std::max(0, span.start + span.count - first);
-      slot_spans.push_back({static_cast<int>(slots.size()), count, first, span.pages});
+      slot_spans.push_back({.begin = static_cast<int>(slots.size()),
+                            .count = count,
+                            .start = first,
+                            .pages = span.pages,
+                            .state = span.state});
       for (int p = first; p < first + count; ++p) {
         rows.push_back(static_cast<std::int32_t>(slots.size()));
         slots.push_back(tokens[static_cast<std::size_t>(span.begin + p - span.start)]);

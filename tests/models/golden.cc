@@ -78,6 +78,15 @@ const Expected& Case::expected(const std::string& name) const {
   return expected_.at(name);
 }
 
+std::vector<StateSnapshot> keep_snapshots(SequenceCache& sequence, int count) {
+  std::vector<StateSnapshot> snapshots;
+  const int end = sequence.length() + count;
+  for (int at = (sequence.length() / kPageSize + 1) * kPageSize; at <= end; at += kPageSize) {
+    if (std::byte* out = sequence.reserve_snapshot(at)) snapshots.push_back({at, out});
+  }
+  return snapshots;
+}
+
 Runner::Runner(const std::filesystem::path& path, const Options& options)
     : pool_(options.threads), exec_{kernel_table(options.isa), pool_, workspace_} {
   LoadOptions load;
@@ -91,25 +100,33 @@ Runner::Runner(const std::filesystem::path& path, const Options& options)
   load.kernels = &exec_.kernels;
   load.pool = &pool_;
   model_ = must(load_model(must(Checkpoint::open(path)), load));
-  cache_ = std::make_unique<Cache>(model_->cache_spec(), 64, true);
+  cache_ = std::make_unique<Cache>(model_->cache_spec(), 64, true,
+                                   StateRoom{.num_states = 32, .num_snapshots = 64});
 }
 
 std::vector<std::vector<float>> Runner::logits_together(
     const std::vector<std::vector<std::int32_t>>& prompts, int chunk) {
   const std::size_t v = static_cast<std::size_t>(vocab());
   std::vector<SequenceCache> caches;
-  for (const auto& ids : prompts) caches.push_back(cache_->start(ids));
+  for (const auto& ids : prompts) caches.push_back(start_sequence(*model_, *cache_, ids));
   std::vector<std::vector<float>> out(prompts.size());
   for (bool more = true; more;) {
     std::vector<std::int32_t> tokens, rows;
     std::vector<SequenceSpan> spans;
+    std::vector<std::vector<StateSnapshot>> snapshots(prompts.size());
     std::vector<std::size_t> owners;
     for (std::size_t p = 0; p < prompts.size(); ++p) {
       const int left = static_cast<int>(prompts[p].size()) - caches[p].length();
       const int n = chunk == 0 ? left : std::min(left, chunk);
       if (n == 0) continue;
       EXPECT_TRUE(caches[p].reserve(n).has_value());
-      spans.push_back({static_cast<int>(tokens.size()), n, caches[p].length(), caches[p].pages()});
+      snapshots[p] = keep_snapshots(caches[p], n);
+      spans.push_back({.begin = static_cast<int>(tokens.size()),
+                       .count = n,
+                       .start = caches[p].length(),
+                       .pages = caches[p].pages(),
+                       .state = caches[p].state(),
+                       .snapshots = snapshots[p]});
       owners.push_back(p);
       for (int i = 0; i < n; ++i) {
         rows.push_back(static_cast<std::int32_t>(tokens.size()));
@@ -141,14 +158,19 @@ std::vector<float> Runner::logits(const std::vector<std::int32_t>& ids, int chun
 std::vector<std::int32_t> Runner::greedy(const std::vector<std::int32_t>& ids, int n, int chunk) {
   std::vector<std::int32_t> known = ids, made;
   const std::size_t v = static_cast<std::size_t>(vocab());
-  SequenceCache sequence = cache_->start(ids);
+  SequenceCache sequence = start_sequence(*model_, *cache_, ids);
   while (static_cast<int>(made.size()) < n) {
     const int left = static_cast<int>(known.size()) - sequence.length();
     const int count = chunk == 0 ? left : std::min(left, chunk);
     EXPECT_TRUE(sequence.reserve(count).has_value());
     const std::vector<std::int32_t> tokens(known.begin() + sequence.length(),
                                            known.begin() + sequence.length() + count);
-    const SequenceSpan span{0, count, sequence.length(), sequence.pages()};
+    const std::vector<StateSnapshot> snapshots = keep_snapshots(sequence, count);
+    const SequenceSpan span{.count = count,
+                            .start = sequence.length(),
+                            .pages = sequence.pages(),
+                            .state = sequence.state(),
+                            .snapshots = snapshots};
     const std::int32_t last = count - 1;
     std::vector<float> logits(v);
     model_->forward(exec_, *cache_, {tokens, {&span, 1}, {&last, 1}}, logits);
@@ -163,10 +185,11 @@ std::vector<std::int32_t> Runner::greedy(const std::vector<std::int32_t>& ids, i
 
 std::map<std::string, std::vector<float>> Runner::states(const std::vector<std::int32_t>& ids) {
   std::map<std::string, std::vector<float>> out;
-  SequenceCache sequence = cache_->start(ids);
+  SequenceCache sequence = start_sequence(*model_, *cache_, ids);
   EXPECT_EQ(sequence.length(), 0);
   EXPECT_TRUE(sequence.reserve(static_cast<int>(ids.size())).has_value());
-  const SequenceSpan span{0, static_cast<int>(ids.size()), 0, sequence.pages()};
+  const SequenceSpan span{
+      .count = static_cast<int>(ids.size()), .pages = sequence.pages(), .state = sequence.state()};
   model_->forward_probed(exec_, *cache_, {ids, {&span, 1}, {}}, {},
                          [&](const std::string& name, const float* data, std::size_t rows,
                              std::size_t cols) { out[name].assign(data, data + rows * cols); });

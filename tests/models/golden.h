@@ -49,6 +49,9 @@ class Case {
   std::vector<std::vector<std::int32_t>> prompts_;
 };
 
+// Room for a snapshot at every page boundary that the next `count` tokens reach.
+std::vector<StateSnapshot> keep_snapshots(SequenceCache& sequence, int count);
+
 // A model with everything it runs on.
 class Runner {
  public:
