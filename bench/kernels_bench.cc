@@ -147,6 +147,47 @@ void attend(benchmark::State& state, Isa isa, bool is_bf16, int rows, int keys, 
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(cache.size()));
 }
 
+// Delta attention of `heads` heads of 128: `rows` tokens from the start of a block on, folded after
+// a whole one. The states of many layers, so that they come from memory.
+void delta_attention(benchmark::State& state, Isa isa, int heads, int rows) {
+  constexpr int kDim = 128;
+  constexpr std::size_t kBlockFloats = std::size_t{kKdaBlock} * kDim, kStateFloats = kDim * kDim;
+  const KdaKernels& kernels = kernel_table(isa).kda;
+  const std::size_t num_states = std::size_t{16} * static_cast<std::size_t>(heads);
+  AlignedBuffer states = fill(num_states * kStateFloats * 4);
+  const AlignedBuffer inputs = fill(5 * kBlockFloats * 4);
+  AlignedBuffer u = fill(kBlockFloats * 4), o(kBlockFloats * 4),
+                scratch(kernels.scratch_bytes(kDim));
+  const float* in = inputs.as<float>();
+  KdaRowsArgs a;
+  a.head_dim = kDim;
+  a.first = rows == 1 ? kKdaBlock / 2 : 0;
+  a.count = rows;
+  a.k = in;
+  a.decay = in + kBlockFloats;
+  a.q = in + 2 * kBlockFloats;
+  a.v = in + 3 * kBlockFloats;
+  a.beta = in + 4 * kBlockFloats;
+  a.u = u.as<float>();
+  a.o = o.as<float>();
+  a.scratch = scratch.data();
+  std::size_t next = 0;
+  for (auto _ : state) {
+    for (int head = 0; head < heads; ++head) {
+      float* s = states.as<float>() + kStateFloats * (next++ % num_states);
+      a.s = s;
+      kernels.rows(a);
+      if (rows == kKdaBlock) kernels.fold({kDim, s, a.k, a.decay, a.u, s, scratch.data()});
+    }
+    benchmark::ClobberMemory();
+  }
+  const double products = rows == kKdaBlock ? 3 : 2;  // of every row with a state's values
+  state.counters["flop/s"] = benchmark::Counter(
+      2 * products * rows * heads * kStateFloats * static_cast<double>(state.iterations()),
+      benchmark::Counter::kIsRate);
+  state.SetBytesProcessed(state.iterations() * heads * static_cast<std::int64_t>(kStateFloats * 4));
+}
+
 void register_isa(Isa isa, const AlignedBuffer& weights) {
   const std::string name(isa_name(isa));
   const auto add = [&](const std::string& what, const Product& p) {
@@ -180,6 +221,11 @@ void register_isa(Isa isa, const AlignedBuffer& weights) {
   }
   add("rows_64_bf16_f32_2048x1536", {&KernelTable::bf16_f32, DType::kBf16, 64, 2048, 1536, false});
   add("rows_64_f32_2048x1536", {&KernelTable::f32, DType::kF32, 64, 2048, 1536, false});
+  for (const int rows : {1, kKdaBlock}) {
+    benchmark::RegisterBenchmark(
+        ("delta_attention_64_heads_" + std::to_string(rows) + "_rows/" + name).c_str(),
+        [isa, rows](benchmark::State& s) { delta_attention(s, isa, 64, rows); });
+  }
   for (const bool is_bf16 : {true, false}) {
     const std::string type = is_bf16 ? "bf16" : "f32";
     benchmark::RegisterBenchmark(

@@ -219,6 +219,17 @@ struct Elementwise {
     if (i < n) V::store_first(y + i, n - i, V::mul(V::load_first(x + i, n - i), factors));
   }
 
+  static void widen_bf16(const glint::bf16* x, int n, float* y) noexcept {
+    int i = 0;
+    for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+      const Reg even = V::load_bf16_even(x + i);
+      const Reg odd = V::load_bf16_odd(x + i);
+      V::store(y + i, V::low_of(even, odd));
+      V::store(y + i + kLanes, V::high_of(even, odd));
+    }
+    for (; i < n; ++i) y[i] = x[i].to_float();
+  }
+
   static void softmax(float* x, int n) noexcept {
     float max = -kInfinity;
     int i = 0;
@@ -268,6 +279,7 @@ struct Elementwise {
     table.weighted_relu = weighted_relu;
     table.scale_to_bf16 = scale_to_bf16;
     table.scale_to_f32 = scale_to_f32;
+    table.widen_bf16 = widen_bf16;
     table.softmax = softmax;
     table.sigmoid = sigmoid;
   }

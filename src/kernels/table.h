@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "kernels/isa.h"
+#include "kernels/kda.h"
 #include "tensor/dtype.h"
 #include "tensor/panel.h"
 #include "tensor/scale_grid.h"
@@ -188,10 +189,14 @@ struct KernelTable {
   // y = x * factor as bf16 / float32, n values.
   void (*scale_to_bf16)(const float* x, float factor, int n, glint::bf16* y) noexcept = nullptr;
   void (*scale_to_f32)(const float* x, float factor, int n, float* y) noexcept = nullptr;
+  // y = x as float32, n values.
+  void (*widen_bf16)(const glint::bf16* x, int n, float* y) noexcept = nullptr;
   // In place over n values: e^(x - max) / sum.
   void (*softmax)(float* x, int n) noexcept = nullptr;
   // 1 / (1 + e^-x), in place. The router: accurate to a few units in the last place on every table.
   void (*sigmoid)(float* x, int n) noexcept = nullptr;
+
+  KdaKernels kda;
 };
 
 }  // namespace glint

@@ -188,6 +188,18 @@ TEST_P(ElementwiseTest, bf16_rounding_is_that_of_the_type_for_every_upper_half) 
   }
 }
 
+TEST_P(ElementwiseTest, widening_bf16_is_exact) {
+  Random random(28);
+  for (const int n : kSizes) {
+    std::vector<bf16> x(static_cast<std::size_t>(n));
+    for (bf16& value : x) value = bf16::from_float(random.uniform(-1e3f, 1e3f));
+    std::vector<float> y = with_canaries(std::vector<float>(x.size(), kNan));
+    table.widen_bf16(x.data(), n, y.data());
+    for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i], x[i].to_float());
+    expect_canaries(y, n);
+  }
+}
+
 TEST_P(ElementwiseTest, softmax_agrees_with_double_precision) {
   Random random(25);
   for (const int n : kSizes) {

@@ -73,6 +73,15 @@ TEST_F(IsaTest, every_available_name_is_taken_and_has_a_complete_table) {
     EXPECT_NE(table.scale_to_f32, nullptr);
     EXPECT_NE(table.softmax, nullptr);
     EXPECT_NE(table.sigmoid, nullptr);
+    EXPECT_NE(table.widen_bf16, nullptr);
+    EXPECT_NE(table.kda.short_conv, nullptr);
+    EXPECT_NE(table.kda.l2_norm, nullptr);
+    EXPECT_NE(table.kda.bounded_decay, nullptr);
+    EXPECT_NE(table.kda.softplus_decay, nullptr);
+    EXPECT_NE(table.kda.sigmoid_times, nullptr);
+    EXPECT_NE(table.kda.rows, nullptr);
+    EXPECT_NE(table.kda.fold, nullptr);
+    EXPECT_NE(table.kda.scratch_bytes, nullptr);
   }
 }
 

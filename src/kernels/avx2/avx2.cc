@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/avx2/kda.h"
 #include "kernels/avx2/panel.h"
 #include "kernels/table.h"
 #include "kernels/target.h"
@@ -42,6 +43,7 @@ KernelTable make_table() {
   table.attend_bf16 = Attend<Bf16, Bf16>::kernels();
   table.attend_f32 = Attend<F32, F32>::kernels();
   Elementwise<Vec256>::fill(table);
+  table.kda = avx2_kda();
   return table;
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/avx512/kda.h"
 #include "kernels/avx512/panel.h"
 #include "kernels/table.h"
 #include "kernels/target.h"
@@ -47,6 +48,7 @@ KernelTable make_table() {
   table.attend_bf16 = Attend<Bf16, Bf16>::kernels();
   table.attend_f32 = Attend<F32, F32>::kernels();
   Elementwise<Vec512>::fill(table);
+  table.kda = avx512_kda();
   fill_avx512_panels(table);
   return table;
 }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/f8-inl.h"
+#include "kernels/scalar/kda.h"
 #include "kernels/scalar/panel.h"
 #include "kernels/table.h"
 
@@ -239,6 +240,10 @@ void scale_to_f32(const float* x, float factor, int n, float* y) noexcept {
   for (int i = 0; i < n; ++i) y[i] = x[i] * factor;
 }
 
+void widen_bf16(const bf16* x, int n, float* y) noexcept {
+  for (int i = 0; i < n; ++i) y[i] = x[i].to_float();
+}
+
 void softmax(float* x, int n) noexcept {
   float max = -std::numeric_limits<float>::infinity();
   for (int i = 0; i < n; ++i) max = std::max(max, x[i]);
@@ -277,8 +282,10 @@ KernelTable make_table() {
   table.weighted_relu = weighted_relu;
   table.scale_to_bf16 = scale_to_bf16;
   table.scale_to_f32 = scale_to_f32;
+  table.widen_bf16 = widen_bf16;
   table.softmax = softmax;
   table.sigmoid = sigmoid;
+  table.kda = scalar_kda();
   return table;
 }
 
