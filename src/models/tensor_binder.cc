@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -219,7 +220,8 @@ void TensorBinder::problem(std::string text, bool is_unsupported) {
 }
 
 TensorBinder::Source TensorBinder::take(const std::string& name,
-                                        std::initializer_list<std::int64_t> shape) {
+                                        std::initializer_list<std::int64_t> shape,
+                                        bool ones_matter) {
   used_.insert(name);
   auto found = find_matrix(checkpoint_, quantisation_, name);
   if (!found) {
@@ -243,8 +245,13 @@ TensorBinder::Source TensorBinder::take(const std::string& name,
           ? codes.shape
           : std::vector<std::int64_t>{static_cast<std::int64_t>(matrix.rows()),
                                       static_cast<std::int64_t>(matrix.cols())};
+  const auto same_shape = [&] {
+    if (ones_matter) return std::ranges::equal(shape, stored);
+    const auto counts = std::views::filter([](std::int64_t dim) { return dim != 1; });
+    return std::ranges::equal(shape | counts, stored | counts);
+  };
   const bool fits = matrix.kind() == StoredMatrix::Kind::kPlain
-                        ? std::equal(shape.begin(), shape.end(), stored.begin(), stored.end())
+                        ? same_shape()
                         : stored[0] == rows && stored[1] == *(shape.end() - 1);
   if (!fits) {
     problem(fmt::format("tensor {} in {} has shape [{}] where config.json asks for [{}]",
@@ -461,8 +468,9 @@ void TensorBinder::run_jobs() {
   if (pieces.empty() && options_.progress) options_.progress(1, 1);
 }
 
-std::vector<float> TensorBinder::vector(const std::string& name, int n) {
-  const Source source = take(name, {n});
+std::vector<float> TensorBinder::values(const std::string& name,
+                                        std::initializer_list<std::int64_t> shape) {
+  const Source source = take(name, shape, false);
   if (source == nullptr) return {};  // no memory for what a config merely promises
   if (source->kind() != StoredMatrix::Kind::kPlain || is_block_type(source->type())) {
     problem(
@@ -470,8 +478,8 @@ std::vector<float> TensorBinder::vector(const std::string& name, int n) {
         true);
     return {};
   }
-  std::vector<float> values(static_cast<std::size_t>(n));
-  source->decode_rows(0, 1, values.data());
+  std::vector<float> values(source->rows() * source->cols());
+  source->decode_rows(0, source->rows(), values.data());
   return values;
 }
 

@@ -45,7 +45,9 @@ class TensorBinder {
                                     std::initializer_list<std::int64_t> shape, int heads,
                                     int head_rows, int first, int rows);
   // A vector [n] as float32.
-  std::vector<float> vector(const std::string& name, int n);
+  std::vector<float> vector(const std::string& name, int n) { return values(name, {n}); }
+  // The values of a small tensor as float32. Dimensions of 1 may be missing or more.
+  std::vector<float> values(const std::string& name, std::initializer_list<std::int64_t> shape);
   bool has(const std::string& name) const { return stores_matrix(checkpoint_, name); }
   // Whether two matrices are stored alike, down to the bytes, all of which are read.
   bool same_contents(const std::string& name, const std::string& other) const;
@@ -68,7 +70,8 @@ class TensorBinder {
 
   using Source = std::shared_ptr<const StoredMatrix>;
 
-  Source take(const std::string& name, std::initializer_list<std::int64_t> shape);
+  Source take(const std::string& name, std::initializer_list<std::int64_t> shape,
+              bool ones_matter = true);
   void problem(std::string text, bool is_unsupported);
   Weight place(const Source& source, std::size_t first, std::size_t rows, MatrixUse use,
                bool expand);
