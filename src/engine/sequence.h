@@ -14,6 +14,7 @@
 #include "cache/cache.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
+#include "engine/snapshot_plan.h"
 
 namespace glint {
 
@@ -50,6 +51,7 @@ struct Sequence {
 
   std::uint64_t arrival = 0;  // counts up
   SequenceCache cache;        // its length is how many tokens are computed
+  SnapshotPlan snapshots = {};
   DraftState draft = {};
   int num_drafted = 0, num_accepted = 0;  // guesses that were judged, and those that were right
   bool started = false;                   // kStarted was sent

@@ -11,6 +11,7 @@ namespace glint {
 void StepBatch::clear() {
   tokens_.clear();
   spans_.clear();
+  snapshots_.clear();
   members_.clear();
   logit_rows_.clear();
   rows_.clear();
@@ -40,6 +41,7 @@ Status StepBatch::add(Sequence& sequence, int count) {
                     .pages = sequence.cache.pages(),
                     .guesses = member.num_guesses,
                     .state = sequence.cache.state()});
+  reserve_snapshots(member);
   const auto add_row = [&](int position, std::int32_t prompt_token) {
     logit_rows_.push_back(member.begin + position - start);
     rows_.push_back({.member = members_.size(), .prompt_token = prompt_token});
@@ -66,6 +68,19 @@ Status StepBatch::add(Sequence& sequence, int count) {
   return {};
 }
 
+// Where there is no room, or no need, none is kept.
+void StepBatch::reserve_snapshots(Member& member) {
+  Sequence& sequence = *member.sequence;
+  member.first_snapshot = snapshots_.size();
+  due_.clear();
+  sequence.snapshots.due(member.start, member.start + member.count - member.num_guesses, due_);
+  for (const SnapshotPlan::Due& due : due_) {
+    std::byte* out = sequence.cache.reserve_snapshot(due.length, due.replaces);
+    if (out != nullptr) snapshots_.push_back({due.length, out});
+  }
+  member.num_snapshots = snapshots_.size() - member.first_snapshot;
+}
+
 void StepBatch::run(const Model& model, Exec& exec, Cache& cache, ConstraintThread& helper,
                     bool keep_hidden) {
   vocab_size_ = static_cast<std::size_t>(model.info().vocab_size);
@@ -73,6 +88,11 @@ void StepBatch::run(const Model& model, Exec& exec, Cache& cache, ConstraintThre
   const std::size_t size = rows_.size() * vocab_size_;
   if (logits_.size() < size) logits_.resize(size);
   hidden_.resize(keep_hidden ? tokens_.size() * hidden_size_ : 0);
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const Member& member = members_[i];
+    spans_[i].snapshots =
+        std::span(snapshots_).subspan(member.first_snapshot, member.num_snapshots);
+  }
   helper.start(questions_);
   model.forward(
       exec, cache,

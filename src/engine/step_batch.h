@@ -25,6 +25,7 @@ class StepBatch {
     std::size_t num_prompt_rows = 0;
     bool samples = false;  // then one more row follows those, and one for each guess
     std::size_t question = 0;
+    std::size_t first_snapshot = 0, num_snapshots = 0;
 
     // Known once the batch ran.
     std::size_t num_sampled = 0;  // rows that were sampled from, or failed to be
@@ -70,6 +71,7 @@ class StepBatch {
   std::span<const float> hidden_at(const Member& member, int position) const;
 
  private:
+  void reserve_snapshots(Member& member);
   void judge(Row& row, std::span<float> logits);
   void sample(Member& member);
   Result<Sample> sample_row(Member& member, int ahead, std::span<float> logits);
@@ -80,7 +82,9 @@ class StepBatch {
   // Kept from step to step, so that a steady state allocates little.
   std::vector<std::int32_t> tokens_;
   std::vector<SequenceSpan> spans_;
-  std::vector<Member> members_;  // of the spans
+  std::vector<StateSnapshot> snapshots_;
+  std::vector<SnapshotPlan::Due> due_;  // of the member that is added
+  std::vector<Member> members_;         // of the spans
   std::vector<std::int32_t> logit_rows_;
   std::vector<Row> rows_;                // of the logits
   std::vector<std::size_t> first_rows_;  // of what can be done in parallel: all samples of a member

@@ -188,9 +188,12 @@ std::vector<SequenceView> StepLoop::find_candidates(Clock::time_point now, int j
 
 // Whether an older sequence, which runs or is about to, will soon cache more of this one's prompt
 // than is there now. Then waiting costs less than computing the same again: think of the choices of
-// one request, or of agents with one preamble.
-bool StepLoop::is_being_computed(std::size_t waiting_index, int cached_pages) const {
+// one request, or of agents with one preamble. Where a prefix can only be taken up at a snapshot,
+// the older one is told to keep one.
+bool StepLoop::is_being_computed(std::size_t waiting_index, int cached_pages) {
   if (!cache_.prefix_reuse()) return false;
+  const bool by_snapshot = cache_.spec().snapshot_bytes > 0;
+  if (by_snapshot && cache_.stats().total_snapshots == 0) return false;
   const Sequence& sequence = *waiting_[waiting_index];
   const int most = (sequence.known() - 1) / kPageSize;  // its last token is always computed
   const auto now = Clock::now();
@@ -199,7 +202,9 @@ bool StepLoop::is_being_computed(std::size_t waiting_index, int cached_pages) co
     if (older->cache_salt != sequence.cache_salt || most <= cached_pages) return false;
     const auto [mine, theirs] = std::ranges::mismatch(sequence.tokens, older->tokens);
     const int common = std::min(most, static_cast<int>(mine - sequence.tokens.begin()) / kPageSize);
-    return common > cached_pages && older->computed() / kPageSize < common;
+    if (common <= cached_pages || older->computed() / kPageSize >= common) return false;
+    if (by_snapshot) older->snapshots.want(common * kPageSize);
+    return true;
   };
   const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(waiting_index);
   return std::any_of(running_.begin(), running_.end(), will_cache_more) ||
@@ -234,7 +239,12 @@ void StepLoop::admit(Sequence& sequence) {
   waiting_.erase(place);
   const std::span<const std::int32_t> reusable =
       sequence.judges_prompt() ? std::span<const std::int32_t>() : sequence.tokens;
+  const int branch = cache_.match(reusable, sequence.cache_salt).known * kPageSize;
   sequence.cache = start_sequence(model_, cache_, reusable, sequence.cache_salt);
+  sequence.snapshots.start({.cached = sequence.computed(),
+                            .known = sequence.known(),
+                            .branch = branch,
+                            .num_kept = static_cast<int>(cache_.stats().total_snapshots)});
   if (drafter_.has_value()) drafter_->start(sequence);
   insert(running_, std::move(owner));
   if (!sequence.started) start(sequence);

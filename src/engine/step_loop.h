@@ -50,7 +50,7 @@ class StepLoop {
   StepLimits limits() const;
   int judged_chunk() const;
   SequenceView view_of(const Sequence& running, int judged_chunk) const;
-  bool is_being_computed(std::size_t waiting_index, int cached_pages) const;
+  bool is_being_computed(std::size_t waiting_index, int cached_pages);
   void preempt_youngest();
   bool drop_guesses();
   void admit(Sequence& sequence);

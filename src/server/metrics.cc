@@ -424,7 +424,10 @@ struct Metrics::State {
   Counter *reasoning_tokens = nullptr, *cached_tokens = nullptr;
   std::map<std::string, Total, std::less<>> expert_tokens;
 
+  std::optional<Total> evicted_snapshots;
+
   void add_own();
+  void on_states(const CacheStats& cache);
 };
 
 void Metrics::State::add_own() {
@@ -438,6 +441,24 @@ void Metrics::State::add_own() {
       &registry.counter("glint_reasoning_tokens_total", "Generated tokens that were thinking.");
   cached_tokens = &registry.counter("glint_cached_prompt_tokens_total",
                                     "Prompt tokens of finished requests that were cached.");
+}
+
+// Of models with recurrent states alone.
+void Metrics::State::on_states(const CacheStats& cache) {
+  const auto set = [this](const char* name, const char* help, std::size_t value) {
+    registry.gauge(name, help).Set(static_cast<double>(value));
+  };
+  set("glint_recurrent_states", "Recurrent states in use, one of each running sequence.",
+      cache.used_states);
+  set("glint_recurrent_states_max", "Room for recurrent states.", cache.total_states);
+  set("glint_state_snapshots", "Kept snapshots of recurrent states, where prompts can be taken up.",
+      cache.kept_snapshots);
+  set("glint_state_snapshots_max", "Room for snapshots.", cache.total_snapshots);
+  if (!evicted_snapshots) {
+    evicted_snapshots = Total(registry.counter("glint_state_snapshots_evicted_total",
+                                               "Snapshots that made room for newer ones."));
+  }
+  evicted_snapshots->advance_to(static_cast<double>(cache.evicted_snapshots));
 }
 
 Metrics::Metrics(MetricsOptions options) : state_(std::make_unique<State>(std::move(options))) {}
@@ -489,6 +510,7 @@ void Metrics::on_engine(const EngineStats& stats) {
   state_->steps.advance_to(static_cast<double>(stats.steps));
   state_->cancelled.advance_to(static_cast<double>(stats.cancelled));
   state_->failed.advance_to(static_cast<double>(stats.failed));
+  if (stats.cache.total_states > 0) state_->on_states(stats.cache);
   if (stats.drafts.mode == DraftMode::kOff) return;
   on_spec_decode({.drafts = stats.drafts.rounds,
                   .draft_tokens = stats.drafts.drafted,

@@ -1,7 +1,8 @@
 // A model that shows page-table mistakes: it writes what it was given into the cache, and answers
 // from what it reads back through the page table. answer() says the same from the tokens alone. Its
 // draft layer guesses what the model will say, and complains about rows and states that are not
-// what they should be.
+// what they should be. A recurrent one answers from a state that has seen every token once; its
+// draft layer carries what the last slot was.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +31,8 @@ class FakeModel : public Model {
   static constexpr int kHiddenSize = 9;
   static constexpr int kDraftLayer = 2;
 
-  explicit FakeModel(bool drafts = false) : drafts_(drafts) {}
+  explicit FakeModel(bool drafts = false, bool recurrent = false)
+      : drafts_(drafts), recurrent_(recurrent) {}
 
   // What one step ran.
   struct Span {
@@ -40,10 +42,22 @@ class FakeModel : public Model {
   const ModelInfo& info() const override { return info_; }
   CacheSpec cache_spec() const override {
     CacheSpec spec{.name = "fake", .num_layers = 2, .row_bytes = sizeof(std::uint64_t)};
+    if (recurrent_) {
+      spec.state_bytes = sizeof(Recurrent);
+      spec.snapshot_bytes = sizeof(std::uint64_t);
+    }
     if (!drafts_) return spec;
     spec.num_layers = 3;
     spec.page_state_bytes = sizeof(std::uint32_t) + kHiddenSize * sizeof(float);
+    if (recurrent_) spec.page_model_bytes = sizeof(std::uint64_t);
+    spec.page_state_bytes += spec.page_model_bytes;
     return spec;
+  }
+  void start_state(int length, const std::byte* snapshot, std::byte* state) const override {
+    GLINT_CHECK(recurrent_ && length % kPageSize == 0 && (snapshot != nullptr) == (length > 0));
+    Recurrent fresh{.base = length};
+    if (snapshot != nullptr) std::memcpy(&fresh.chain, snapshot, sizeof fresh.chain);
+    std::memcpy(state, &fresh, sizeof fresh);
   }
   void forward(Exec&, Cache& cache, const Batch& batch, std::span<float> logits) const override {
     if (before_forward) before_forward(batch);
@@ -52,8 +66,9 @@ class FakeModel : public Model {
     for (const SequenceSpan& span : batch.sequences) {
       steps.back().push_back({span.start, span.count});
       write_rows(cache, batch, span);
+      if (recurrent_) run_state(batch, span);
       for (int i = 0; i < span.count && !batch.hidden.empty(); ++i) {
-        encode(read_state(cache, span, span.start + i),
+        encode(state_after(cache, span, i),
                batch.hidden.subspan(static_cast<std::size_t>(span.begin + i) * kHiddenSize,
                                     kHiddenSize));
       }
@@ -64,8 +79,7 @@ class FakeModel : public Model {
       const int row = batch.logit_rows[i];
       while (batch.sequences[sequence].begin + batch.sequences[sequence].count <= row) ++sequence;
       const SequenceSpan& span = batch.sequences[sequence];
-      fill(read_state(cache, span, span.start + row - span.begin),
-           logits.subspan(i * kVocabSize, kVocabSize));
+      fill(state_after(cache, span, row - span.begin), logits.subspan(i * kVocabSize, kVocabSize));
     }
   }
   void forward_probed(Exec& exec, Cache& cache, const Batch& batch, std::span<float> logits,
@@ -83,7 +97,9 @@ class FakeModel : public Model {
     std::size_t next = 0;  // row of logits
     for (const SequenceSpan& span : batch.sequences) {
       GLINT_CHECK(span.start >= 1 && span.first >= 1 && span.first <= span.start);
+      GLINT_CHECK(batch.iteration == depth_ && span.guesses <= 1);
       if (depth_ == 0) check_slots(cache, span);
+      if (recurrent_) check_last_slot(cache, span);
       for (int i = 0; i < span.count; ++i) {
         const std::size_t index = static_cast<std::size_t>(span.begin + i);
         const auto hidden = batch.hidden.subspan(index * kHiddenSize, kHiddenSize);
@@ -92,6 +108,7 @@ class FakeModel : public Model {
         if (depth_ == 0) GLINT_CHECK(decode(hidden) == read_state(cache, span, slot - 1));
         State state = decode(hidden);
         *row(cache, span, kDraftLayer, slot) = slot_row(local(batch.tokens[index], slot), state);
+        if (recurrent_) keep_slot(cache, span, slot);
         state.add(local(batch.tokens[index], slot));
         if (next == batch.logit_rows.size() ||
             batch.logit_rows[next] != static_cast<std::int32_t>(index)) {
@@ -189,6 +206,94 @@ class FakeModel : public Model {
     }
   }
 
+  // After all tokens before `base` and the pending ones behind: only what stands is entered into
+  // the chain, and only by whole blocks, so that any guess can be taken back.
+  struct Recurrent {
+    static constexpr int kBlock = 16;
+    int base = 0, num_pending = 0;
+    std::uint64_t chain = 1;
+    std::uint64_t pending[2 * kBlock] = {};
+    std::uint64_t slots[2 * kBlock] = {};  // of the draft layer, by slot
+  };
+  static Recurrent& recurrent(const SequenceSpan& span) {
+    return *reinterpret_cast<Recurrent*>(span.state);
+  }
+  static std::uint64_t step_chain(std::uint64_t chain, std::uint64_t local) {
+    return fake_mix(chain * 31 + local);
+  }
+
+  void run_state(const Batch& batch, const SequenceSpan& span) const {
+    GLINT_CHECK(span.state != nullptr);
+    GLINT_CHECK(span.guesses >= 0 && span.guesses <= std::min(span.count, kMaxGuesses));
+    Recurrent& state = recurrent(span);
+    GLINT_CHECK(span.start >= state.base && span.start <= state.base + state.num_pending);
+    const int standing = span.start + span.count - span.guesses;
+    int last = span.start - kMaxGuesses;
+    for (const StateSnapshot& snapshot : span.snapshots) {
+      GLINT_CHECK(snapshot.length > last && snapshot.length <= standing);
+      GLINT_CHECK(snapshot.length % kPageSize == 0);
+      last = snapshot.length;
+    }
+    const auto keep = [&](int length, std::uint64_t chain) {
+      for (const StateSnapshot& snapshot : span.snapshots) {
+        if (snapshot.length == length) std::memcpy(snapshot.out, &chain, sizeof chain);
+      }
+    };
+    chains_.resize(batch.tokens.size());
+    // What was a guess and stands may fill the block.
+    std::uint64_t chain = state.chain;
+    const int base = state.base;
+    keep(base, chain);
+    for (int i = 0; i < span.start - base; ++i) {
+      chain = step_chain(chain, state.pending[i]);
+      keep(base + i + 1, chain);
+      if (i + 1 == Recurrent::kBlock) state.chain = chain, state.base += Recurrent::kBlock;
+    }
+    state.num_pending = span.start - state.base;
+    if (state.base > base)
+      std::copy_n(state.pending + state.base - base, kMaxGuesses, state.pending);
+    for (int i = 0; i < span.count; ++i) {
+      const int position = span.start + i;
+      const std::size_t index = static_cast<std::size_t>(span.begin + i);
+      const std::uint64_t value = local(batch.tokens[index], position);
+      chain = chains_[index] = step_chain(chain, value);
+      if (position + 1 <= standing) keep(position + 1, chain);
+      state.pending[state.num_pending++] = value;
+      if (state.num_pending == Recurrent::kBlock && position + 1 <= standing) {
+        state.base = position + 1;
+        state.num_pending = 0;
+        state.chain = chain;
+      }
+    }
+  }
+  void check_last_slot(Cache& cache, const SequenceSpan& span) const {
+    GLINT_CHECK(span.state != nullptr);
+    if (span.start == span.first) return;
+    const int slot = span.start - 1;
+    std::uint64_t last = recurrent(span).slots[slot % (2 * Recurrent::kBlock)];
+    if (span.start % kPageSize == 0) {
+      const PageId page = span.pages[static_cast<std::size_t>(slot / kPageSize)];
+      std::memcpy(&last, cache.page_state(page) + model_offset(cache), sizeof last);
+    }
+    GLINT_CHECK(last == *row(cache, span, kDraftLayer, slot));
+  }
+  void keep_slot(Cache& cache, const SequenceSpan& span, int slot) const {
+    const std::uint64_t value = *row(cache, span, kDraftLayer, slot);
+    recurrent(span).slots[slot % (2 * Recurrent::kBlock)] = value;
+    if (slot % kPageSize != kPageSize - 1) return;
+    const PageId page = span.pages[static_cast<std::size_t>(slot / kPageSize)];
+    std::memcpy(cache.page_state(page) + model_offset(cache), &value, sizeof value);
+  }
+  static std::size_t model_offset(const Cache& cache) {
+    return cache.spec().page_state_bytes - cache.spec().page_model_bytes;
+  }
+  // After `i` + 1 tokens of the span. The sum is of the rows, the chain too unless recurrent.
+  State state_after(Cache& cache, const SequenceSpan& span, int i) const {
+    State state = read_state(cache, span, span.start + i);
+    if (recurrent_) state.chain = chains_[static_cast<std::size_t>(span.begin + i)];
+    return state;
+  }
+
   static std::uint64_t local(std::int32_t token, int position) {
     const auto scale = static_cast<std::uint64_t>(position) * 7919 + 13;
     return scale * kVocabSize + static_cast<std::uint64_t>(token);
@@ -247,16 +352,20 @@ class FakeModel : public Model {
     info.hidden_size = kHiddenSize;
     return info;
   }
-  bool drafts_;
-  mutable int depth_ = 0;  // passes of the draft layer since the last step
+  bool drafts_, recurrent_;
+  mutable std::vector<std::uint64_t> chains_;  // after each token of the step, when recurrent
+  mutable int depth_ = 0;                      // passes of the draft layer since the last step
   ModelInfo info_ = make_info();
 };
 
 // Everything a model runs with, and a cache of `num_pages`.
 struct FakeRig {
+  // With `states` the model is recurrent.
   explicit FakeRig(std::size_t num_pages, bool prefix_reuse = true, int threads = 1,
-                   bool drafts = false)
-      : model(drafts), pool(threads), cache(model.cache_spec(), num_pages, prefix_reuse) {}
+                   bool drafts = false, StateRoom states = {})
+      : model(drafts, states.num_states > 0),
+        pool(threads),
+        cache(model.cache_spec(), num_pages, prefix_reuse, states) {}
 
   FakeModel model;
   KernelTable table;

@@ -326,6 +326,28 @@ TEST(metrics, speculation_is_counted_by_place_in_the_draft) {
             4);
 }
 
+TEST(metrics, states_come_with_the_model_that_has_them) {
+  Metrics metrics(named());
+  metrics.attach(kModel);
+  EngineStats stats;
+  metrics.on_engine(stats);
+  EXPECT_EQ(metrics.text().find("snapshots"), std::string::npos);
+  stats.cache.total_states = 4;
+  stats.cache.used_states = 3;
+  stats.cache.total_snapshots = 9;
+  stats.cache.kept_snapshots = 7;
+  stats.cache.evicted_snapshots = 5;
+  metrics.on_engine(stats);
+  stats.cache.evicted_snapshots = 6;
+  metrics.on_engine(stats);
+  const Scrape told(metrics.text());
+  EXPECT_EQ(told.value("glint_recurrent_states"), 3);
+  EXPECT_EQ(told.value("glint_recurrent_states_max"), 4);
+  EXPECT_EQ(told.value("glint_state_snapshots"), 7);
+  EXPECT_EQ(told.value("glint_state_snapshots_max"), 9);
+  EXPECT_EQ(told.value("glint_state_snapshots_evicted_total"), 6);
+}
+
 TEST(metrics, guesses_come_with_the_engine_that_makes_them) {
   Metrics metrics(named());
   metrics.attach(kModel);
