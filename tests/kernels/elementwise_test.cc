@@ -200,6 +200,29 @@ TEST_P(ElementwiseTest, widening_bf16_is_exact) {
   }
 }
 
+// Gates from above only, before the activation; the other factor on both sides.
+TEST_P(ElementwiseTest, silu_times_bounds_both_factors) {
+  const float gates[] = {40, -40, 3, -10.5f, 1}, ups[] = {-40, 3, 40, -10.5f, -1};
+  for (const float limit : {10.0f, kInf}) {
+    for (const int n : kSizes) {
+      std::vector<float> gate, up;
+      for (int i = 0; i < n; ++i) {
+        gate.push_back(gates[i % 5]);
+        up.push_back(ups[i % 5]);
+      }
+      const std::vector<float> before = gate;
+      gate = with_canaries(gate);
+      table.silu_times(up.data(), n, limit, gate.data());
+      for (std::size_t i = 0; i < up.size(); ++i) {
+        const double g = std::min(double{before[i]}, double{limit});
+        const double want = g / (1 + std::exp(-g)) * std::clamp<double>(up[i], -limit, limit);
+        ASSERT_NEAR(gate[i], want, std::abs(want) * 12 * kFloatEpsilon + 1e-14) << limit;
+      }
+      expect_canaries(gate, n);
+    }
+  }
+}
+
 TEST_P(ElementwiseTest, softmax_agrees_with_double_precision) {
   Random random(25);
   for (const int n : kSizes) {

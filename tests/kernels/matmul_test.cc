@@ -239,7 +239,8 @@ TEST_P(MatmulTest, packed_blocks_of_sixteen_rows_are_equally_long) {
 // z is packed, so it is read back through a product with the identity.
 std::vector<float> gate_up(const MatmulKernels& kernels, const void* x, int rows, int k,
                            const StoredMatrix& gate, const StoredMatrix& up, int n, int step,
-                           DType weights, float gate_factor = 1, float up_factor = 1) {
+                           DType weights, float gate_factor = 1, float up_factor = 1,
+                           float limit = kInf) {
   Block z(kernels.packed_bytes(rows, n));
   Block scratch(kernels.scratch_bytes(k));
   GateUpArgs a;
@@ -251,6 +252,7 @@ std::vector<float> gate_up(const MatmulKernels& kernels, const void* x, int rows
   a.w_stride = gate.stride();
   a.gate_factor = gate_factor;
   a.up_factor = up_factor;
+  a.limit = limit;
   a.n_total = n;
   a.z = z.data();
   a.scratch = scratch.data();
@@ -318,6 +320,40 @@ TEST_P(MatmulTest, gate_and_up_have_factors) {
     }
     EXPECT_EQ(gate_up(kernels, packed.data(), rows, k, gate, up, n, 32, format.weights), by_factor)
         << format.name;
+  }
+}
+
+// Gates from above only, before the activation; the other factor on both sides.
+TEST_P(MatmulTest, gate_and_up_are_bounded) {
+  struct Case {
+    float gate, up, bounded, unbounded;
+  };
+  constexpr float kSilu3 = 2.8577224f, kSilu10 = 9.9995460f;
+  const Case cases[] = {{40, -40, -10 * kSilu10, -1600},
+                        {-40, 3, 0, 0},
+                        {3, 40, 10 * kSilu3, 40 * kSilu3},
+                        {10, 10, 10 * kSilu10, 10 * kSilu10},
+                        {3, -2, -2 * kSilu3, -2 * kSilu3}};
+  const int n = 70, rows = 18;
+  for (const Format& format : kFormats) {
+    const MatmulKernels& kernels = table.*format.kernels;
+    StoredMatrix gate(n, 1, format.weights), up(n, 1, format.weights);
+    for (int i = 0; i < n; ++i) {
+      gate.set(i, 0, cases[i % 5].gate / 2);
+      up.set(i, 0, cases[i % 5].up * 4);
+    }
+    Block packed = pack(kernels, std::vector<float>(rows, 1.0f), rows, 1);
+    for (const bool bounded : {true, false}) {
+      const std::vector<float> z = gate_up(kernels, packed.data(), rows, 1, gate, up, n, 32,
+                                           format.weights, 2.0f, 0.25f, bounded ? 10.0f : kInf);
+      for (std::size_t i = 0; i < z.size(); ++i) {
+        const Case& c = cases[i % std::size_t{n} % 5];
+        const float want = bounded ? c.bounded : c.unbounded;
+        ASSERT_NEAR(z[i], want,
+                    std::abs(want) * (format.bf16_activations ? kBf16Epsilon : 1e-6) + 1e-14)
+            << format.name << " at " << i;
+      }
+    }
   }
 }
 

@@ -122,7 +122,8 @@ std::vector<float> f32_row(const std::byte* packed, int k, int row) {
 
 class PanelTest : public KernelTest {
  protected:
-  void expect_gated(const Way& way, Random& random, LowBitMatrix& gate, LowBitMatrix& up, int rows);
+  void expect_gated(const Way& way, Random& random, LowBitMatrix& gate, LowBitMatrix& up, int rows,
+                    float limit);
   const KernelTable& scalar = kernel_table(Isa::kScalar);
 };
 
@@ -485,7 +486,7 @@ constexpr float kGateFactor = 1.7f, kUpFactor = -0.3f;
 
 // z, packed, by calls of `step` columns each.
 Block gate_up(const MatmulKernels& kernels, Block& x, int rows, int k, const Operand& gate,
-              const Operand& up, int n, int step) {
+              const Operand& up, int n, int step, float limit) {
   Block z(kernels.packed_bytes((rows + kRowBlock - 1) / kRowBlock * kRowBlock, n));
   Block scratch(kernels.scratch_bytes(k));
   GateUpArgs a;
@@ -500,6 +501,7 @@ Block gate_up(const MatmulKernels& kernels, Block& x, int rows, int k, const Ope
   a.up_source = up.source;
   a.gate_factor = kGateFactor;
   a.up_factor = kUpFactor;
+  a.limit = limit;
   a.n_total = n;
   a.z = z.data();
   a.scratch = scratch.data();
@@ -532,17 +534,18 @@ void unpack(const Way& way, const std::byte* z, int n, int row, std::vector<floa
 // Below it silu may be 0: its exponential is out of range.
 constexpr double kSiluSmallest = 1e-30;
 
-// That z of one shape is silu(gate) * up, however its columns are cut and wherever up lies.
+// That z of one shape is silu(gate) * up, both bounded, however its columns are cut and wherever up
+// lies.
 void PanelTest::expect_gated(const Way& way, Random& random, LowBitMatrix& gate, LowBitMatrix& up,
-                             int rows) {
+                             int rows, float limit) {
   const MatmulKernels& kernels = table.*way.kernels;
   const int k = gate.k(), n = gate.n();
   const Operand g = as_panels(table, way, gate), u = as_panels(table, way, up);
   Block x = pack(kernels, random.floats(size(rows * k)), rows, k);
-  Block z = gate_up(kernels, x, rows, k, g, u, n, 1024);
-  Block parts = gate_up(kernels, x, rows, k, g, u, n, kernels.hidden_block);
+  Block z = gate_up(kernels, x, rows, k, g, u, n, 1024, limit);
+  Block parts = gate_up(kernels, x, rows, k, g, u, n, kernels.hidden_block, limit);
   expect_same_rows(way, z, parts, rows, n);
-  Block on_the_way = gate_up(kernels, x, rows, k, g, as_rows(table, way, up), n, 1024);
+  Block on_the_way = gate_up(kernels, x, rows, k, g, as_rows(table, way, up), n, 1024, limit);
   expect_same_rows(way, z, on_the_way, rows, n);
 
   const std::vector<float> gates = matmul(kernels, x, rows, k, g, n);
@@ -551,8 +554,9 @@ void PanelTest::expect_gated(const Way& way, Random& random, LowBitMatrix& gate,
   for (int row = 0; row < rows; ++row) {
     unpack(way, z.data(), n, row, values, errors);
     for (int c = 0; c < n; ++c) {
-      const double value = gates[size(row * n + c)] * kGateFactor;
-      const double want = value / (1 + std::exp(-value)) * (ups[size(row * n + c)] * kUpFactor);
+      const double value = std::min(gates[size(row * n + c)] * kGateFactor, limit);
+      const double factor = std::clamp(ups[size(row * n + c)] * kUpFactor, -limit, limit);
+      const double want = value / (1 + std::exp(-value)) * factor;
       ASSERT_NEAR(values[size(c)], want,
                   std::abs(want) * 12 * kFloatEpsilon + errors[size(c)] + kSiluSmallest)
           << row << ", " << c;
@@ -576,7 +580,8 @@ TEST_P(PanelTest, gate_and_up_are_fused_and_packed) {
       SCOPED_TRACE(std::string(way.name) + " n " + std::to_string(shape.n));
       LowBitMatrix gate(random, shape.gate, shape.n, shape.k);
       LowBitMatrix up(random, shape.up, shape.n, shape.k);
-      expect_gated(way, random, gate, up, shape.rows);
+      // Bounds that some products exceed and some do not, in every other shape.
+      expect_gated(way, random, gate, up, shape.rows, shape.rows % 2 == 0 ? 0.5f : kInf);
       if (HasFatalFailure()) return;
     }
   }
