@@ -19,9 +19,7 @@ struct Kda {
   using Reg = typename V::Reg;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kVectors = 4;  // of a column panel
-  // Rows of a tile beside kVectors columns; with AVX2 a fourth would not leave registers for the
-  // operands.
-  static constexpr int kTileRows = kLanes == 16 ? 4 : 2;
+  static constexpr int kTileRows = V::kTileRows;
   static constexpr int kPairs = kKdaBlock * 2;  // A_ij and P_ij of a row
 
   static std::size_t size(int n) { return static_cast<std::size_t>(n); }
@@ -180,9 +178,8 @@ struct Kda {
       int x = 0;
       for (; x + kTileRows <= 2 * a.count; x += kTileRows)
         state_tile<kTileRows, N>(a, decayed, width, x, c);
-      if constexpr (kTileRows > 2) {
-        for (; x < 2 * a.count; x += 2) state_tile<2, N>(a, decayed, width, x, c);
-      }
+      for (; x + 2 <= 2 * a.count; x += 2) state_tile<2, N>(a, decayed, width, x, c);
+      if (x < 2 * a.count) state_tile<1, N>(a, decayed, width, x, c);
     }
   };
 
@@ -212,8 +209,8 @@ struct Kda {
     GLINT_UNROLL
     for (int r = 0; r < R; ++r) {
       const int row = (x + r) / 2;
-      float* to =
-          r % 2 == 0 ? a.u + size(a.first + row) * size(width) : a.o + size(row) * size(width);
+      float* to = (x + r) % 2 == 0 ? a.u + size(a.first + row) * size(width)
+                                   : a.o + size(row) * size(width);
       GLINT_UNROLL
       for (int n = 0; n < N; ++n) V::store(to + c + n * kLanes, sums[r][n]);
     }
