@@ -33,6 +33,11 @@ struct Kda {
   }
 
   static void short_conv(const ShortConvArgs& a) noexcept {
+    // Rows of whole projections are far apart: no prefetcher follows, and a page each.
+    for (int row = 0; row < a.rows; ++row) {
+      for (int c = 0; c < a.n; c += kLanes)
+        _mm_prefetch(reinterpret_cast<const char*>(a.x + size(row) * a.x_stride + c), _MM_HINT_T0);
+    }
     for (int c = 0; c < a.n; c += kLanes) {
       const int n = a.n - c < kLanes ? a.n - c : kLanes;
       const auto w = [&](int tap) { return V::load_first(a.w + size(tap) * a.w_stride + c, n); };
