@@ -340,6 +340,23 @@ Weight TensorBinder::matrix(const std::string& name, int rows, int cols, MatrixU
   return place(source, 0, static_cast<std::size_t>(rows), use, false);
 }
 
+Weight TensorBinder::flat_matrix(const std::string& name,
+                                 std::initializer_list<std::int64_t> shape) {
+  const Source source = take(name, shape);
+  if (source == nullptr) return {};
+  if (source->kind() != StoredMatrix::Kind::kPlain || is_block_type(source->type())) {
+    problem(fmt::format("tensor {} is stored as {}, and only plain floats are read there", name,
+                        source->description()),
+            true);
+    return {};
+  }
+  const auto rows = static_cast<std::size_t>(*shape.begin());
+  const std::size_t cols = source->rows() * source->cols() / rows;
+  auto stored =
+      std::make_shared<const Weight>(place(source, 0, source->rows(), MatrixUse::kKept, false));
+  return Weight::borrow(stored->format(), rows, cols, stored->data(), stored);
+}
+
 std::vector<Weight> TensorBinder::head_matrices(const std::string& name,
                                                 std::initializer_list<std::int64_t> shape,
                                                 int heads, int head_rows, int first, int rows) {

@@ -38,6 +38,9 @@ class TensorBinder {
   // A matrix [rows, cols], in the form it is stored unless options.quant and `use` say otherwise;
   // a quantised one that no kernel reads as it is stored, for its width, becomes floats.
   Weight matrix(const std::string& name, int rows, int cols, MatrixUse use);
+  // A tensor `shape` of plain floats, such as a convolution's, seen as [first size, product of the
+  // others]; kKept.
+  Weight flat_matrix(const std::string& name, std::initializer_list<std::int64_t> shape);
   // One matrix a head out of a tensor `shape`, seen as [product of all but the last, last]: rows
   // [head * head_rows + first, ... + rows) for each head. Quantised ones become bf16, or float32
   // with f32 compute: heads cut blocks of scales anywhere, and they are 0.7 % of a released model.

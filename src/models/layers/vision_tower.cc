@@ -14,8 +14,8 @@
 namespace glint {
 namespace {
 
-constexpr int kTileRows = 512;         // patches that pass through a block together
-constexpr int kQueriesPerJob = 128;    // of one head
+constexpr int kTileRows = 512;           // patches that pass through a block together
+constexpr int kQueriesPerJob = 128;      // of one head
 constexpr float kProjectionEps = 1e-5f;  // of the LayerNorm, which no config names
 constexpr int kMaxWidth = 1 << 16;
 
@@ -200,8 +200,7 @@ class Tower {
     for (int head = 0; head < d_.num_heads; ++head) {
       for_tiles(rows, kQueriesPerJob, [&](int begin, int count) {
         AttentionJob job;
-        job.q = q_.data() +
-                (size(first + begin) * size(d_.num_heads) + size(head)) * head_bytes();
+        job.q = q_.data() + (size(first + begin) * size(d_.num_heads) + size(head)) * head_bytes();
         // One query of many rows: they all see the same keys.
         job.q_row_stride = hidden();
         job.num_queries = 1;
@@ -298,11 +297,11 @@ class Tower {
   const int n_;      // patches
   const int pages_;  // of keys
   // Of the whole image: too much for the workspace, which never shrinks.
-  AlignedBuffer x_;      // [n, hidden]
-  AlignedBuffer q_;      // [n, heads, head_dim]
-  AlignedBuffer k_, v_;  // [heads, pages * kAttendPage, head_dim]
+  AlignedBuffer x_;                                  // [n, hidden]
+  AlignedBuffer q_;                                  // [n, heads, head_dim]
+  AlignedBuffer k_, v_;                              // [heads, pages * kAttendPage, head_dim]
   std::vector<const std::byte*> k_pages_, v_pages_;  // [heads, pages]
-  std::vector<float> cos_, sin_;  // [rows or columns, head_dim / 4]
+  std::vector<float> cos_, sin_;                     // [rows or columns, head_dim / 4]
 };
 
 VisionLinear bind_linear(TensorBinder& b, const std::string& name, int rows, int cols) {
@@ -349,9 +348,9 @@ Result<VisionDims> read_vision(const Json& vision_config, int hidden_size) {
 VisionWeights bind_vision(TensorBinder& b, const VisionDims& d) {
   const std::string p(kVisionPrefix);
   VisionWeights w;
-  w.patch_embed.weight = b.flat_matrix(
-      p + "patch_embed.proj.weight",
-      {d.hidden_size, d.channels, d.temporal_patch_size, d.patch_size, d.patch_size});
+  w.patch_embed.weight =
+      b.flat_matrix(p + "patch_embed.proj.weight",
+                    {d.hidden_size, d.channels, d.temporal_patch_size, d.patch_size, d.patch_size});
   w.patch_embed.bias = b.vector(p + "patch_embed.proj.bias", d.hidden_size);
   for (int i = 0; i < d.depth && !b.hopeless(); ++i) {
     const std::string prefix = fmt::format("{}blocks.{}.", p, i);
@@ -368,8 +367,8 @@ VisionWeights bind_vision(TensorBinder& b, const VisionDims& d) {
     w.blocks.push_back(std::move(block));
   }
   w.post_layernorm = b.vector(p + "post_layernorm.weight", d.hidden_size);
-  w.downsample.weight = b.flat_matrix(p + "downsample.weight",
-                                      {d.out_hidden_size, d.hidden_size, d.merge, d.merge});
+  w.downsample.weight =
+      b.flat_matrix(p + "downsample.weight", {d.out_hidden_size, d.hidden_size, d.merge, d.merge});
   w.downsample.bias = b.vector(p + "downsample.bias", d.out_hidden_size);
   const int out = d.out_hidden_size, wide = d.projection_intermediate_size;
   w.merger_proj = b.matrix(p + "merger.proj.weight", out, out, MatrixUse::kKept);

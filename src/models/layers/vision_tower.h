@@ -1,6 +1,6 @@
 // The vision tower of GLM-5.3-Flash (modeling_glm5_next.py, Glm5NextVisionModel): patches of an
-// image pass through blocks of full attention with a two-dimensional rope, then each cell of merge x
-// merge patches becomes one vector of the language model's width.
+// image pass through blocks of full attention with a two-dimensional rope, then each cell of merge
+// x merge patches becomes one vector of the language model's width.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ struct VisionBlock {
 };
 
 struct VisionWeights {
-  VisionLinear patch_embed;           // [hidden, channel * time * row * column]
+  VisionLinear patch_embed;  // [hidden, channel * time * row * column]
   std::vector<VisionBlock> blocks;
   std::vector<float> post_layernorm;  // [hidden]
   VisionLinear downsample;            // [out_hidden, hidden * row * column of a cell]
