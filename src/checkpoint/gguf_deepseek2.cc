@@ -15,10 +15,6 @@ namespace {
 
 constexpr double kFamilyScale = 1.8;  // routed_scaling_factor of GLM-4.7-Flash
 
-constexpr std::string_view kFused = "self_attn.kv_b_proj.weight",
-                           kSplitK = "self_attn.k_b_proj.weight",
-                           kSplitV = "self_attn.v_b_proj.weight";
-
 constexpr GgufTensorName kLayerNames[] = {
     {"ffn_norm.weight", "post_attention_layernorm.weight"},
     {"attn_q_a.weight", "self_attn.q_a_proj.weight"},
@@ -26,19 +22,15 @@ constexpr GgufTensorName kLayerNames[] = {
     {"attn_q_b.weight", "self_attn.q_b_proj.weight"},
     {"attn_kv_a_mqa.weight", "self_attn.kv_a_proj_with_mqa.weight"},
     {"attn_kv_a_norm.weight", "self_attn.kv_a_layernorm.weight"},
-    {"attn_kv_b.weight", kFused},
-    {"attn_k_b.weight", kSplitK},
-    {"attn_v_b.weight", kSplitV},
-};
-
-struct Dims {
-  std::int64_t heads = 0, latent = 0, nope = 0, rope = 0, value = 0;
+    {"attn_kv_b.weight", kGgufFusedKvB},
+    {"attn_k_b.weight", kGgufSplitKB},
+    {"attn_v_b.weight", kGgufSplitVB},
 };
 
 // A head's width is key_length_mla where the file describes the cache's one latent row, and
 // key_length where it describes the expanded heads.
-Dims read_dims(GgufKeys& keys, Json& config) {
-  Dims d;
+GgufLatentDims read_dims(GgufKeys& keys, Json& config) {
+  GgufLatentDims d;
   d.heads = keys.integer("attention.head_count");
   const auto kv_heads = keys.integer_if("attention.head_count_kv");
   if (kv_heads && *kv_heads != 1 && *kv_heads != d.heads) {
@@ -99,19 +91,20 @@ Status shape_per_head(TensorRef& tensor, std::vector<std::int64_t> shape) {
   return {};
 }
 
-// One layout of kv_b per layer: the split one where it is whole, else the fused one.
-Status settle_kv_b(std::vector<TensorRef>& tensors, const Dims& d,
-                   std::vector<std::string>& notes) {
-  const auto fused = layers_with(tensors, kFused);
-  const auto keys = layers_with(tensors, kSplitK), values = layers_with(tensors, kSplitV);
+}  // namespace
+
+Status settle_gguf_kv_b(std::vector<TensorRef>& tensors, const GgufLatentDims& d,
+                        std::vector<std::string>& notes) {
+  const auto fused = layers_with(tensors, kGgufFusedKvB);
+  const auto keys = layers_with(tensors, kGgufSplitKB), values = layers_with(tensors, kGgufSplitVB);
   const auto is_split = [&](const std::string& layer) {
     return keys.contains(layer) && values.contains(layer);
   };
   std::size_t both = 0;
   for (const std::string& layer : fused) both += is_split(layer) ? 1 : 0;
   std::erase_if(tensors, [&](const TensorRef& tensor) {
-    if (is_part(tensor, kFused)) return is_split(layer_prefix(tensor, kFused));
-    for (const std::string_view part : {kSplitK, kSplitV}) {
+    if (is_part(tensor, kGgufFusedKvB)) return is_split(layer_prefix(tensor, kGgufFusedKvB));
+    for (const std::string_view part : {kGgufSplitKB, kGgufSplitVB}) {
       if (!is_part(tensor, part)) continue;
       const std::string layer = layer_prefix(tensor, part);
       return fused.contains(layer) && !is_split(layer);
@@ -123,16 +116,14 @@ Status settle_kv_b(std::vector<TensorRef>& tensors, const Dims& d,
         fmt::format("attn_kv_b of {} layers is ignored: attn_k_b and attn_v_b say the same", both));
   }
   for (TensorRef& tensor : tensors) {
-    if (is_part(tensor, kSplitK)) {
+    if (is_part(tensor, kGgufSplitKB)) {
       GLINT_TRY_VOID(shape_per_head(tensor, {d.heads, d.latent, d.nope}));
-    } else if (is_part(tensor, kSplitV)) {
+    } else if (is_part(tensor, kGgufSplitVB)) {
       GLINT_TRY_VOID(shape_per_head(tensor, {d.heads, d.value, d.latent}));
     }
   }
   return {};
 }
-
-}  // namespace
 
 Result<GgufModel> translate_gguf_deepseek2(const GgufFile& file) {
   GgufKeys keys(file, "deepseek2");
@@ -141,13 +132,13 @@ Result<GgufModel> translate_gguf_deepseek2(const GgufFile& file) {
   model.config.set("architectures", Json(Json::Array{Json("Glm4MoeLiteForCausalLM")}));
   const GgufBlocks blocks = read_gguf_blocks(keys, model.config);
   read_gguf_sizes(keys, model.config);
-  const Dims dims = read_dims(keys, model.config);
+  const GgufLatentDims dims = read_dims(keys, model.config);
   const std::int64_t experts = read_gguf_router(keys, kFamilyScale, model.config, model.notes);
   model.config.set("topk_method", "noaux_tc");
   GLINT_TRY_VOID(keys.finish());
   GLINT_TRY(model.tensors,
             rename_gguf_tensors(file, {kLayerNames, blocks.count, blocks.drafts, experts}));
-  GLINT_TRY_VOID(settle_kv_b(model.tensors, dims, model.notes));
+  GLINT_TRY_VOID(settle_gguf_kv_b(model.tensors, dims, model.notes));
   model.generation_config = gguf_generation_config(file);
   return model;
 }

@@ -15,6 +15,15 @@ namespace {
 
 constexpr std::int64_t kMaxInteger = std::numeric_limits<std::int32_t>::max();
 
+// What all items are; nullopt when there is no array or it says several things.
+template <typename T>
+std::optional<T> common_item(const std::vector<T>* items) {
+  if (items == nullptr || items->empty()) return std::nullopt;
+  const bool same = std::all_of(items->begin(), items->end(),
+                                [&](const T& item) { return item == items->front(); });
+  return same ? std::optional(items->front()) : std::nullopt;
+}
+
 }  // namespace
 
 double nearest_decimal(double value) {
@@ -27,8 +36,8 @@ double nearest_decimal(double value) {
   return nearest;
 }
 
-GgufKeys::GgufKeys(const GgufFile& file, std::string_view architecture)
-    : file_(file), prefix_(std::string(architecture) + ".") {}
+GgufKeys::GgufKeys(const GgufFile& file, std::string_view architecture, bool per_layer)
+    : file_(file), prefix_(std::string(architecture) + "."), per_layer_(per_layer) {}
 
 std::string GgufKeys::full(std::string_view key) const {
   return prefix_ + std::string(key);
@@ -57,13 +66,25 @@ const GgufValue* GgufKeys::take(std::string_view key) {
   return value;
 }
 
+std::vector<std::int64_t> GgufKeys::integers_if(std::string_view key) {
+  const GgufValue* value = take(key);
+  if (value == nullptr) return {};
+  if (const auto* integers = std::get_if<std::vector<std::int64_t>>(&value->value))
+    return *integers;
+  if (const auto* flags = std::get_if<std::vector<bool>>(&value->value))
+    return {flags->begin(), flags->end()};
+  contradiction(key, "is no array of integers");
+  return {};
+}
+
 bool GgufKeys::has(std::string_view key) const {
   return file_.find(full(key)) != nullptr;
 }
 
 std::optional<std::int64_t> GgufKeys::integer_if(std::string_view key) {
   if (take(key) == nullptr) return std::nullopt;
-  const auto value = file_.integer(full(key));
+  auto value = file_.integer(full(key));
+  if (!value && per_layer_) value = common_item(file_.integers(full(key)));
   if (value && *value >= 0 && *value <= kMaxInteger) return value;
   contradiction(key, fmt::format("is not an integer from 0 to {}", kMaxInteger));
   return 0;
@@ -77,7 +98,8 @@ std::int64_t GgufKeys::integer(std::string_view key) {
 
 std::optional<double> GgufKeys::number_if(std::string_view key) {
   if (take(key) == nullptr) return std::nullopt;
-  const auto value = file_.number(full(key));
+  auto value = file_.number(full(key));
+  if (!value && per_layer_) value = common_item(file_.numbers(full(key)));
   if (value && std::isfinite(*value)) return nearest_decimal(*value);
   contradiction(key, "is not a finite number");
   return 0;

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 #include "base/result.h"
@@ -17,7 +18,8 @@ namespace glint {
 
 class GgufKeys {
  public:
-  GgufKeys(const GgufFile& file, std::string_view architecture);
+  // `per_layer`: where a number is asked for, an array that says the same of every layer will do.
+  GgufKeys(const GgufFile& file, std::string_view architecture, bool per_layer = false);
 
   // `key` is without the architecture. Integers are from 0 to 2^31 - 1; 0 after a complaint.
   std::int64_t integer(std::string_view key);
@@ -27,6 +29,8 @@ class GgufKeys {
   std::optional<double> number_if(std::string_view key);
   std::optional<bool> boolean_if(std::string_view key);
   std::optional<std::string_view> string_if(std::string_view key);
+  // An item per layer, flags as 0 and 1; empty when absent.
+  std::vector<std::int64_t> integers_if(std::string_view key);
   bool has(std::string_view key) const;
 
   // The keys change nothing, whatever they say.
@@ -49,6 +53,7 @@ class GgufKeys {
 
   const GgufFile& file_;
   std::string prefix_;  // "deepseek2."
+  bool per_layer_;
   std::set<std::string, std::less<>> seen_;
   std::optional<Error> error_;
 };

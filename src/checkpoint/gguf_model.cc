@@ -20,6 +20,8 @@ struct Architecture {
 constexpr Architecture kArchitectures[] = {
     {"deepseek2", translate_gguf_deepseek2},
     {"glm4moe", translate_gguf_glm4moe},
+    {"glm5-next", translate_gguf_glm5next},
+    {"glm5next", translate_gguf_glm5next},
 };
 
 // llama.cpp's enum: 0 says nothing, 1 is softmax over all experts, 3 softmax over the chosen ones.
@@ -104,14 +106,14 @@ GgufBlocks read_gguf_blocks(GgufKeys& keys, Json& config) {
   return blocks;
 }
 
-void read_gguf_sizes(GgufKeys& keys, Json& config) {
+void read_gguf_sizes(GgufKeys& keys, Json& config, bool has_positions) {
   read_vocabulary(keys, config);
   config.set("hidden_size", keys.integer("embedding_length"));
   config.set("intermediate_size", keys.integer("feed_forward_length"));
   config.set("max_position_embeddings", keys.integer("context_length"));
   config.set("num_attention_heads", keys.integer("attention.head_count"));
   config.set("rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon"));
-  config.set("rope_theta", keys.number("rope.freq_base"));
+  if (has_positions) config.set("rope_theta", keys.number("rope.freq_base"));
   config.set("hidden_act", "silu");
   refuse_scaled_rope(keys);
   Json ids = gguf_token_ids(keys.file());

@@ -24,7 +24,8 @@ struct GgufModel {
 //
 // kv_b of latent attention comes in three layouts. Fused: model.layers.N.self_attn.kv_b_proj.weight
 // [heads * (nope + v), c]. Split: self_attn.k_b_proj.weight [heads, c, nope] (transposed per head)
-// and self_attn.v_b_proj.weight [heads, v, c]. Both: the split ones are taken.
+// and self_attn.v_b_proj.weight [heads, v, c]. Both: the split ones are taken. What stands for
+// self_attn.A_log of linear attention is self_attn.A, the negated exponential.
 Result<GgufModel> translate_gguf(const GgufFile& file);
 std::vector<std::string> supported_gguf_architectures();
 

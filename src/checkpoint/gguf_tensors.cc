@@ -14,9 +14,8 @@ namespace glint {
 namespace {
 
 constexpr GgufTensorName kModelNames[] = {
-    {"token_embd.weight", "model.embed_tokens.weight"},
-    {"output_norm.weight", "model.norm.weight"},
-    {"output.weight", "lm_head.weight"},
+    {"token_embd.weight", "embed_tokens.weight"},
+    {"output_norm.weight", "norm.weight"},
 };
 
 constexpr GgufTensorName kSharedLayerNames[] = {
@@ -91,9 +90,10 @@ class Renamer {
  private:
   Status add(const TensorRef& tensor) {
     if (const auto block = parse_block_name(tensor.name)) return add_of_block(tensor, *block);
-    if (const auto name = look_up(kModelNames, tensor.name)) {
-      return put(tensor, std::string(*name), tensor.shape, tensor.bytes);
-    }
+    if (const auto name = look_up(kModelNames, tensor.name))
+      return put(tensor, fmt::format("{}{}", layout_.prefix, *name), tensor.shape, tensor.bytes);
+    if (tensor.name == "output.weight")
+      return put(tensor, "lm_head.weight", tensor.shape, tensor.bytes);
     return unknown(tensor);
   }
 
@@ -104,7 +104,7 @@ class Renamer {
                       "not have; convert the model again",
                       gguf_tensor_place(tensor), layout_.num_blocks));
     }
-    const std::string prefix = fmt::format("model.layers.{}.", block.block);
+    const std::string prefix = fmt::format("{}layers.{}.", layout_.prefix, block.block);
     if (const auto parts = expert_parts(block.rest); !parts.empty()) {
       return add_experts(tensor, prefix + "mlp.experts.", parts);
     }

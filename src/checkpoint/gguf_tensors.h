@@ -15,7 +15,7 @@
 namespace glint {
 
 // GGUF's name inside "blk.N." (or of the whole model) and the Hugging Face name inside
-// "model.layers.N." (or of the whole model).
+// "model.layers.N." (or "model.", or of the whole model).
 struct GgufTensorName {
   std::string_view gguf;
   std::string_view hugging_face;
@@ -26,6 +26,7 @@ struct GgufLayout {
   std::int64_t num_blocks = 0;                  // draft layers included
   std::int64_t num_draft_layers = 0;            // the last ones
   std::int64_t num_experts = 0;
+  std::string_view prefix = "model.";  // of the Hugging Face names of all but the head
 };
 
 // Errors: kUnsupported for a name that no table has; kCorrupt for a block out of range, experts

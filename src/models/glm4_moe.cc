@@ -92,7 +92,7 @@ GqaWeights bind_attention(TensorBinder& b, const std::string& prefix, const Conf
 
 Weights bind_all(TensorBinder& b, const Config& c, bool draft) {
   Weights w;
-  w.decoder = bind_decoder(b, c.decoder, draft, [&](const std::string& prefix) {
+  w.decoder = bind_decoder(b, c.decoder, draft, [&](int, const std::string& prefix) {
     w.self_attn.push_back(bind_attention(b, prefix, c));
   });
   return w;
@@ -126,7 +126,9 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
                     {"heads_per_kv_head", m.group(), true},
                     {"cache_width", m.cache_width(), true}};
   info.cache = {"kv_heads", c.decoder.num_layers, size(m.cache_width()) * sizeof(bf16)};
-  describe_decoder(c.decoder, attention_parameters(c), checkpoint, info);
+  describe_decoder(c.decoder,
+                   static_cast<std::uint64_t>(c.decoder.num_layers) * attention_parameters(c),
+                   checkpoint, info);
   return info;
 }
 

@@ -29,30 +29,6 @@ struct Config {
   double rope_theta = 0;
 };
 
-// "mlp_layer_types": where there is a list, it wins over first_k_dense_replace.
-void read_layer_types(ConfigReader& r, DecoderConfig& c) {
-  const Json* types = r.value("mlp_layer_types");
-  if (types == nullptr) return;
-  if (!types->is_array() || types->as_array().size() != size(c.num_layers)) {
-    r.fail(
-        corrupt(fmt::format("config.json: \"mlp_layer_types\" must list {} layers", c.num_layers)));
-    return;
-  }
-  for (int i = 0; i < c.num_layers; ++i) {
-    const Json& type = types->as_array()[size(i)];
-    const bool known =
-        type.is_string() && (type.as_string() == "dense" || type.as_string() == "sparse");
-    if (!known) {
-      r.fail(unsupported(fmt::format(
-          "config.json: \"mlp_layer_types\"[{}] is {}: only \"dense\" and \"sparse\" are "
-          "known",
-          i, type.dump())));
-      return;
-    }
-    c.dense[size(i)] = type.as_string() == "dense";
-  }
-}
-
 void read_attention(ConfigReader& r, Config& c) {
   constexpr int kMaxDim = 1 << 16;
   MlaDims& m = c.mla;
@@ -88,7 +64,7 @@ Result<Config> parse_config(const Json& json) {
   Config c;
   c.decoder = read_decoder(r);
   read_attention(r, c);
-  read_layer_types(r, c.decoder);
+  read_mlp_layer_types(r, c.decoder);
   r.ignore_common();
   GLINT_TRY_VOID(r.finish());
   return c;
@@ -101,54 +77,15 @@ struct Weights {
   std::vector<MlaWeights> self_attn;  // per layer
 };
 
-// kv_b comes whole, or split in two with its key half transposed (GGUF files).
-void bind_kv_b(TensorBinder& b, const std::string& prefix, const MlaDims& d, MlaWeights& w) {
-  const int heads = d.num_heads, c = d.kv_lora_rank, nope = d.qk_nope_head_dim, v = d.v_head_dim;
-  if (b.has(prefix + "k_b_proj.weight")) {
-    w.k_b_heads = b.head_matrices(prefix + "k_b_proj.weight", {heads, c, nope}, heads, c, 0, c);
-    w.v_b_heads = b.head_matrices(prefix + "v_b_proj.weight", {heads, v, c}, heads, v, 0, v);
-    return;
-  }
-  const std::string name = prefix + "kv_b_proj.weight";
-  const int both = nope + v;
-  w.k_up_heads = b.head_matrices(name, {heads * both, c}, heads, both, 0, nope);
-  w.v_b_heads = b.head_matrices(name, {heads * both, c}, heads, both, nope, v);
-}
-
-MlaWeights bind_attention(TensorBinder& b, const std::string& prefix, const MlaDims& d) {
-  const auto matrix = [&](const std::string& name, int rows, int cols) {
-    return b.matrix(prefix + name, rows, cols, MatrixUse::kAttention);
-  };
-  MlaWeights w;
-  w.q_a_proj = matrix("q_a_proj.weight", d.q_lora_rank, d.hidden_size);
-  w.q_a_layernorm = b.vector(prefix + "q_a_layernorm.weight", d.q_lora_rank);
-  w.q_b_proj = matrix("q_b_proj.weight", d.num_heads * d.qk_head_dim(), d.q_lora_rank);
-  w.kv_a_proj_with_mqa = matrix("kv_a_proj_with_mqa.weight", d.cache_width(), d.hidden_size);
-  w.kv_a_layernorm = b.vector(prefix + "kv_a_layernorm.weight", d.kv_lora_rank);
-  bind_kv_b(b, prefix, d, w);
-  w.o_proj = matrix("o_proj.weight", d.hidden_size, d.num_heads * d.v_head_dim);
-  return w;
-}
-
 Weights bind_all(TensorBinder& b, const Config& c, bool draft) {
   Weights w;
-  w.decoder = bind_decoder(b, c.decoder, draft, [&](const std::string& prefix) {
-    w.self_attn.push_back(bind_attention(b, prefix, c.mla));
+  w.decoder = bind_decoder(b, c.decoder, draft, [&](int, const std::string& prefix) {
+    w.self_attn.push_back(bind_mla(b, prefix, c.mla));
   });
   return w;
 }
 
 // ---- description
-
-// Of one layer.
-std::uint64_t attention_parameters(const MlaDims& m) {
-  const auto u = [](int n) { return static_cast<std::uint64_t>(n); };
-  const std::uint64_t d = u(m.hidden_size), heads = u(m.num_heads);
-  return u(m.q_lora_rank) * (d + 1) + heads * u(m.qk_head_dim()) * u(m.q_lora_rank) +
-         u(m.cache_width()) * d + u(m.kv_lora_rank) +
-         heads * u(m.qk_nope_head_dim + m.v_head_dim) * u(m.kv_lora_rank) +
-         d * heads * u(m.v_head_dim);
-}
 
 ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
   ModelInfo info;
@@ -168,7 +105,9 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
                     {"kv_lora_rank", c.mla.kv_lora_rank, false},
                     {"cache_width", c.mla.cache_width(), true}};
   info.cache = {"mla_latent", c.decoder.num_layers, size(c.mla.cache_width()) * sizeof(bf16)};
-  describe_decoder(c.decoder, attention_parameters(c.mla), checkpoint, info);
+  describe_decoder(c.decoder,
+                   static_cast<std::uint64_t>(c.decoder.num_layers) * mla_parameters(c.mla),
+                   checkpoint, info);
   info.notes.push_back(fmt::format(
       "latent norms use eps {:g} as transformers does; rms_norm_eps {:g} applies elsewhere",
       kLatentNormEps, c.decoder.rms_norm_eps));

@@ -6,6 +6,7 @@
 #include "checkpoint/quant_config.h"
 #include "models/glm4_moe.h"
 #include "models/glm4_moe_lite.h"
+#include "models/glm5_next.h"
 
 namespace glint {
 namespace {
@@ -20,6 +21,7 @@ struct Family {
 constexpr Family kFamilies[] = {
     {"glm4_moe", describe_glm4_moe, check_glm4_moe, load_glm4_moe},
     {"glm4_moe_lite", describe_glm4_moe_lite, check_glm4_moe_lite, load_glm4_moe_lite},
+    {"glm5_next", describe_glm5_next, check_glm5_next, load_glm5_next},
 };
 
 Result<const Family*> find_family(const Checkpoint& checkpoint) {

@@ -221,4 +221,98 @@ void attend(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
   });
 }
 
+void attend_selected(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
+                     const SelectedShape& shape, std::span<const SelectedJob> jobs) {
+  if (jobs.empty()) return;
+  Workspace::Scope scope(exec.workspace);
+  const std::size_t key_bytes = static_cast<std::size_t>(shape.dk) * element_bytes;
+  const Layout layout(shape.rows, shape.dk, shape.dv, element_bytes,
+                      kernels.scratch_bytes(shape.rows, shape.dk, shape.dv));
+  const std::size_t keys_bytes = (kAttendSpan * key_bytes + 63) / 64 * 64;
+  WorkerScratch workers(exec, keys_bytes + layout.bytes());
+  const auto scratch_of = [&](int worker) { return layout.at(workers.of(worker) + keys_bytes); };
+  const auto num_spans = [](const SelectedJob& job) {
+    return ceil_div(static_cast<int>(job.positions.size()), kAttendSpan);
+  };
+  const auto span_of = [&](const SelectedJob& job, int span, int worker, const Partial& out) {
+    const std::size_t first = static_cast<std::size_t>(span) * kAttendSpan;
+    const std::size_t count =
+        std::min(job.positions.size() - first, static_cast<std::size_t>(kAttendSpan));
+    std::byte* keys = workers.of(worker);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto position = static_cast<std::size_t>(job.positions[first + i]);
+      std::memcpy(keys + i * key_bytes,
+                  job.pages[position / kAttendPage] + position % kAttendPage * shape.k_stride,
+                  key_bytes);
+    }
+    const std::byte* pages[kPagesPerSpan];
+    for (std::size_t page = 0; page < kPagesPerSpan; ++page)
+      pages[page] = keys + page * kAttendPage * key_bytes;
+    const TaskScratch scratch = scratch_of(worker);
+    std::fill_n(scratch.visible, shape.rows, static_cast<std::int32_t>(count));
+    AttendArgs args;
+    args.q = job.q;
+    args.q_stride = static_cast<std::size_t>(shape.dk);
+    args.rows = shape.rows;
+    args.visible = scratch.visible;
+    args.num_keys = static_cast<int>(count);
+    args.k_pages = pages;
+    args.k_stride = key_bytes;
+    args.v_pages = pages;
+    args.v_stride = key_bytes;
+    args.dk = shape.dk;
+    args.dv = shape.dv;
+    args.scale = shape.scale;
+    args.max = out.max;
+    args.sum = out.sum;
+    args.out = out.out;
+    args.out_stride = static_cast<std::size_t>(shape.dv);
+    args.scratch = scratch.kernel;
+    kernels.attend(args);
+  };
+  const auto finish = [&](const SelectedJob& job, const Partial& total) {
+    for (int row = 0; row < shape.rows; ++row) {
+      const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(shape.dv);
+      exec.kernels.scale_to_f32(total.out + at, 1.0f / total.sum[row], shape.dv, job.out + at);
+    }
+  };
+
+  const auto threads = static_cast<std::size_t>(exec.pool.num_threads());
+  if (threads == 1 || jobs.size() >= 4 * threads) {
+    exec.pool.run(jobs.size(), [&](std::size_t i, int worker) {
+      const TaskScratch scratch = scratch_of(worker);
+      clear(scratch.total, shape.rows, shape.dv);
+      for (int span = 0; span < num_spans(jobs[i]); ++span) {
+        span_of(jobs[i], span, worker, scratch.part);
+        merge(exec.kernels, shape.rows, shape.dv, scratch.total, scratch.part);
+      }
+      finish(jobs[i], scratch.total);
+    });
+    return;
+  }
+  TaskRanges tasks(exec.workspace, jobs.size());
+  auto* partials = exec.workspace.array<float*>(jobs.size());
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    tasks.add(num_spans(jobs[i]));
+    partials[i] = exec.workspace.array<float>(partial_floats(shape.rows, shape.dv) *
+                                              static_cast<std::size_t>(num_spans(jobs[i])));
+  }
+  const auto partial_of = [&](std::size_t job, int span) {
+    return partial_at(
+        partials[job] + partial_floats(shape.rows, shape.dv) * static_cast<std::size_t>(span),
+        shape.rows);
+  };
+  exec.pool.run(tasks.total(), [&](std::size_t task, int worker) {
+    const auto [i, span] = tasks.find(task);
+    span_of(jobs[i], span, worker, partial_of(i, span));
+  });
+  exec.pool.run(jobs.size(), [&](std::size_t i, int worker) {
+    const TaskScratch scratch = scratch_of(worker);
+    clear(scratch.total, shape.rows, shape.dv);
+    for (int span = 0; span < num_spans(jobs[i]); ++span)
+      merge(exec.kernels, shape.rows, shape.dv, scratch.total, partial_of(i, span));
+    finish(jobs[i], scratch.total);
+  });
+}
+
 }  // namespace glint

@@ -1,6 +1,6 @@
 // Causal attention of a step's queries over paged keys and values. Keys are cut into spans of
 // kAttendSpan by absolute position and partial results are merged in that order, so a query's
-// result depends on its own keys only.
+// result depends on its own keys only. The same for queries that see chosen keys.
 #pragma once
 
 #include <cstdint>
@@ -40,5 +40,26 @@ struct AttentionJob {
 // and dv.
 void attend(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
             std::span<const AttentionJob> jobs);
+
+// One query, whose rows (heads) see the keys at some positions only. Values are the first dv
+// elements of keys.
+struct SelectedJob {
+  const void* q = nullptr;                  // [rows, dk], dense; element type of the cache
+  std::span<const std::int32_t> positions;  // ascending, not empty
+  std::span<const std::byte* const> pages;  // kAttendPage keys each
+  float* out = nullptr;                     // [rows, dv], dense, divided by the sums
+};
+
+// What all jobs of a call share.
+struct SelectedShape {
+  int rows = 0;
+  int dk = 0, dv = 0;
+  std::size_t k_stride = 0;  // bytes between keys
+  float scale = 0;
+};
+
+// Keys are cut into spans of kAttendSpan in the order of a query's own positions.
+void attend_selected(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
+                     const SelectedShape& shape, std::span<const SelectedJob> jobs);
 
 }  // namespace glint

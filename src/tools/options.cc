@@ -97,6 +97,9 @@ void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
       "auto, scalar, avx2, avx512, avx512bf16 or amx (default auto: the best this machine has)");
   flags.choice("--compute", &options->compute, {"bf16", "f32"},
                "precision of the products; f32 is the slow reference path (default bf16)");
+  flags.choice("--dsa", &options->dsa, {"on", "off"},
+               "off: models that choose which earlier tokens to attend to (GLM-5.3-Flash) attend "
+               "to all of them, which is slower in long contexts (default on)");
   flags.toggle("--deterministic", &options->deterministic,
                "the same bits whatever the chunks and the batch, for a little speed");
   flags.integer(

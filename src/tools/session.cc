@@ -151,6 +151,7 @@ LoadOptions load_options(const SessionOptions& options) {
   load.placement = options.mapped_weights ? WeightPlacement::kMapped : WeightPlacement::kResident;
   if (options.weights == "q8") load.quant = WeightQuant::kQ8;
   if (options.weights == "q4") load.quant = WeightQuant::kQ4;
+  load.sparse_attention = options.dsa != "off";
   load.repack = options.repack != "off";
   load.interleave = options.numa == "interleave";
   load.packed_cache = options.weights_cache;

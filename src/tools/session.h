@@ -40,6 +40,7 @@ struct SessionOptions {
   int max_queue = 256;
   int chunk = 0;                 // tokens of one step; 0: kSharedChunk, or kAloneChunk (below)
   std::string compute = "bf16";  // or "f32"
+  std::string dsa = "on";        // or "off": sparse attention is dense
   bool deterministic = false;
   bool prefix_cache = true;
   MtpOptions mtp;

@@ -61,6 +61,52 @@ Json glm45_air_config() {
     "num_hidden_layers": 46, "use_qk_norm": false})");
 }
 
+// The released GLM-5.3-Flash.
+Json glm53_flash_config() {
+  Json config = *parse_json(R"({
+    "architectures": ["Glm5NextForConditionalGeneration"], "model_type": "glm5_next",
+    "dtype": "bfloat16", "tie_word_embeddings": false, "image_token_id": 154854,
+    "video_token_id": 154854, "image_start_token_id": 154830, "image_end_token_id": 154831,
+    "video_start_token_id": 154832, "video_end_token_id": 154833,
+    "text_config": {
+      "model_type": "glm5_next_text", "vocab_size": 154880, "hidden_size": 4096,
+      "intermediate_size": 12288, "moe_intermediate_size": 2048, "num_hidden_layers": 45,
+      "num_attention_heads": 64, "num_key_value_heads": 64, "n_shared_experts": 1,
+      "n_routed_experts": 288, "routed_scaling_factor": 2.5, "kv_lora_rank": 512,
+      "q_lora_rank": 1536, "qk_rope_head_dim": 0, "qk_head_dim": 256, "v_head_dim": 256,
+      "qk_nope_head_dim": 256, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 8,
+      "norm_topk_prob": true, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+      "moe_router_dtype": "float32", "hidden_act": "silu", "max_position_embeddings": 1048576,
+      "rms_norm_eps": 1e-05, "first_k_dense_replace": 3, "mla_use_nope": true,
+      "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32, "index_kpool": 4,
+      "index_kpool_compress": true, "index_kpool_always_select_tail": true,
+      "indexer_rope_interleave": true, "index_share_for_mtp_iteration": true, "head_dim": 0,
+      "swiglu_limit": 10.0, "mhc": true, "hc_mult": 4, "hc_eps": 1e-06, "hc_sinkhorn_iters": 20,
+      "num_nextn_predict_layers": 1, "attention_bias": false, "tie_word_embeddings": false,
+      "eos_token_id": [154820, 154827, 154829],
+      "linear_attn_config": {"num_heads": 64, "head_dim": 128, "short_conv_kernel_size": 4,
+        "gate_lower_bound": -5.0}},
+    "vision_config": {"model_type": "glm5_next_vision", "depth": 24, "hidden_size": 1024,
+      "intermediate_size": 4096, "num_heads": 16, "patch_size": 14, "temporal_patch_size": 2,
+      "spatial_merge_size": 2, "in_channels": 3, "out_hidden_size": 4096,
+      "projection_intermediate_size": 10240, "rms_norm_eps": 1e-05, "attention_bias": true,
+      "hidden_act": "silu", "swiglu_limit": 10.0}})");
+  Json text = *config.find("text_config"), linear = *text.find("linear_attn_config");
+  Json layers(Json::Array{}), indexers = layers, kda = layers, full = layers;
+  for (int i = 0; i < 45; ++i) {
+    layers.push_back(i % 4 == 3 ? "deepseek_sparse_attention" : "linear_attention");
+    indexers.push_back("full");
+    (i % 4 == 3 ? full : kda).push_back(i);
+  }
+  linear.set("kda_layers", kda);
+  linear.set("full_attn_layers", full);
+  text.set("layer_types", layers);
+  text.set("indexer_types", indexers);
+  text.set("linear_attn_config", linear);
+  config.set("text_config", text);
+  return config;
+}
+
 Result<ModelInfo> describe(Json config) {
   return describe_model(*Checkpoint::of_config(std::move(config)));
 }
@@ -264,6 +310,122 @@ TEST(Glm4MoeConfig, what_is_not_implemented_or_contradicts_itself_is_refused_by_
     config.set(key, *parse_json(value));
     EXPECT_THAT(refusal(config), HasSubstr(fmt::format("\"{}\"", key))) << value;
   }
+}
+
+TEST(Glm5NextConfig, the_released_model_costs_what_its_publisher_says) {
+  const auto info = describe(glm53_flash_config());
+  ASSERT_TRUE(info.has_value()) << info.error().message;
+  EXPECT_EQ(info->attention_class, "hybrid: KDA + MLA-sparse (k-pool)");
+  EXPECT_EQ(info->cache.num_layers, 11);
+  EXPECT_EQ(info->cache.bytes_per_token(), 11'264u + 704u);
+  EXPECT_EQ(info->cache.snapshot_bytes, 147'619'840u);
+  // Beside the state itself: rows of tokens that are not folded into it yet.
+  EXPECT_GT(info->cache.state_bytes, info->cache.snapshot_bytes);
+  EXPECT_LT(info->cache.state_bytes, 300'000'000u);
+  EXPECT_EQ(info->max_position_embeddings, 1'048'576);
+  // 321.3 billion with the draft layer: an expert layer of latent attention without streams, and
+  // the two halves that meet before it.
+  const auto total = static_cast<double>(info->total_parameters);
+  const double draft = 289 * 3 * 4096.0 * 2048 + 288 * 4097.0 + 117.4e6 + 7.5e6 + 2 * 4096.0 * 4096;
+  EXPECT_NEAR(total + draft, 320.8e9, 0.6e9);
+  EXPECT_NEAR(static_cast<double>(info->active_parameters), 17.5e9, 1.5e9);
+  EXPECT_EQ(info->mtp_layers, 1);
+}
+
+// The text_config with `key`, "outer/inner" where it is one level down, set to a value.
+std::string glm5_refusal(const std::string& key, const char* value) {
+  Json config = glm53_flash_config();
+  Json text = *config.find("text_config");
+  if (const auto slash = key.find('/'); slash != std::string::npos) {
+    Json block = *text.find(key.substr(0, slash));
+    block.set(key.substr(slash + 1), *parse_json(value));
+    text.set(key.substr(0, slash), block);
+  } else {
+    text.set(key, *parse_json(value));
+  }
+  config.set("text_config", text);
+  return refusal(config);
+}
+
+TEST(Glm5NextConfig, what_is_not_implemented_or_contradicts_itself_is_refused_by_name) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"index_kpool_always_select_tail", "false"},
+      {"index_kpool_compress", "false"},
+      {"qk_rope_head_dim", "64"},
+      {"qk_head_dim", "320"},
+      {"mla_use_nope", "false"},
+      {"mhc", "false"},
+      {"hc_mult", "0"},
+      {"hc_mult", "1000"},
+      {"hc_sinkhorn_iters", "0"},
+      {"hc_eps", "null"},
+      {"moe_router_dtype", "\"bfloat16\""},
+      {"scoring_func", "\"softmax\""},
+      {"attention_bias", "true"},
+      {"hidden_act", "\"gelu\""},
+      {"index_kpool", "3"},
+      {"index_kpool", "128"},
+      {"index_kpool", "null"},
+      {"index_topk", "2046"},
+      {"index_topk", "0"},
+      {"index_head_dim", "1e9"},
+      {"layer_types", "null"},
+      {"layer_types", "[\"linear_attention\"]"},
+      {"indexer_types", "[]"},
+      {"swiglu_limit", "-1"},
+      {"linear_attn_config", "3"},
+      {"linear_attn_config/short_conv_kernel_size", "3"},
+      {"linear_attn_config/kda_layers", "[0, 1]"},
+      {"linear_attn_config/full_attn_layers", "[4, 8]"},
+      {"linear_attn_config/full_attn_layers", "[99]"},
+      {"linear_attn_config/num_heads", "0"},
+      {"linear_attn_config/gate_lower_bound", "1"},
+      {"linear_attn_config/a_key_from_the_future", "1"},
+      {"a_key_from_the_future", "1"},
+  };
+  for (const auto& [key, value] : cases) {
+    const std::string inner = std::string(key).substr(std::string(key).find('/') + 1);
+    EXPECT_THAT(glm5_refusal(key, value), HasSubstr(fmt::format("\"{}\"", inner)))
+        << key << " " << value;
+  }
+  Json config = glm53_flash_config();
+  config.set("text_config", Json());
+  EXPECT_THAT(refusal(config), HasSubstr("text_config"));
+  config = glm53_flash_config();
+  config.set("tie_word_embeddings", true);
+  EXPECT_THAT(refusal(config), HasSubstr("tie_word_embeddings"));
+  config = glm53_flash_config();
+  config.set("a_key_from_the_future", 1);
+  EXPECT_THAT(refusal(config), HasSubstr("a_key_from_the_future"));
+}
+
+TEST(Glm5NextConfig, kinds_of_layers_are_checked_one_by_one) {
+  const auto with = [](const char* key, int layer, const char* word) {
+    Json config = glm53_flash_config();
+    Json text = *config.find("text_config"), list = *text.find(key);
+    list.as_array()[static_cast<std::size_t>(layer)] = word;
+    text.set(key, list);
+    config.set("text_config", text);
+    return refusal(config);
+  };
+  EXPECT_EQ(with("layer_types", 3, "indexed_attention"), "");
+  EXPECT_EQ(with("layer_types", 3, "full_attention"), "");
+  EXPECT_EQ(with("indexer_types", 7, "shared"), "");
+  EXPECT_EQ(with("indexer_types", 0, "shared"), "");  // of a layer without an indexer
+  EXPECT_THAT(with("layer_types", 3, "sliding_attention"), HasSubstr("sliding_attention"));
+  EXPECT_THAT(with("layer_types", 3, "linear_attention"), HasSubstr("kda_layers"));
+  EXPECT_THAT(with("indexer_types", 3, "shared"), HasSubstr("no layer before it"));
+  EXPECT_THAT(with("indexer_types", 7, "half"), HasSubstr("half"));
+}
+
+TEST(Glm5NextConfig, without_a_choice_of_keys_attention_is_dense) {
+  Json config = glm53_flash_config(), text = *config.find("text_config");
+  text.set("index_topk", Json());
+  config.set("text_config", text);
+  const auto info = describe(config);
+  ASSERT_TRUE(info.has_value()) << info.error().message;
+  EXPECT_EQ(info->attention_class, "hybrid: KDA + MLA");
+  EXPECT_EQ(info->cache.bytes_per_token(), 11'264u);
 }
 
 TEST(Registry, unknown_families_are_refused_with_the_known_ones) {

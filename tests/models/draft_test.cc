@@ -18,11 +18,17 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-const char* const kCases[] = {
-    "glm4_moe",           "glm4_moe_noqknorm",    "glm4_moe_mtp_sidecar",
-    "glm4_moe_lite",      "glm4_moe_lite_groups", "glm4_moe_fp8_channel",
-    "glm4_moe_nvfp4",     "glm4_moe_lite_fp8",    "glm4_moe_lite_int4_g32",
-    "glm4_moe_lite_nvfp4"};
+const char* const kCases[] = {"glm4_moe",
+                              "glm4_moe_noqknorm",
+                              "glm4_moe_mtp_sidecar",
+                              "glm4_moe_lite",
+                              "glm4_moe_lite_groups",
+                              "glm4_moe_fp8_channel",
+                              "glm4_moe_nvfp4",
+                              "glm4_moe_lite_fp8",
+                              "glm4_moe_lite_int4_g32",
+                              "glm4_moe_lite_nvfp4",
+                              "glm5_next"};
 
 Runner::Options options_of(Isa isa, Compute compute, LatentForm form,
                            DraftLayer draft = DraftLayer::kRequired) {

@@ -41,8 +41,10 @@ class Drafter {
   }
   Drafts run(const Tokens& tokens, int chunk) { return run(std::vector<Tokens>{tokens}, chunk)[0]; }
 
-  // `n` greedy drafts behind the prompt, each of the one before it, and their logits.
-  std::pair<std::vector<float>, std::vector<float>> chain(const Tokens& prompt, int n) {
+  // `n` greedy drafts behind the prompt, each of the one before it, and their logits. `counts`: the
+  // passes say which they are, so that a choice of keys may be reused.
+  std::pair<std::vector<float>, std::vector<float>> chain(const Tokens& prompt, int n,
+                                                          bool counts = false) {
     std::vector<Sequence> sequences;
     sequences.push_back(start(prompt));
     Sequence& sequence = sequences[0];
@@ -73,7 +75,7 @@ class Drafter {
                              .hidden = state,
                              .logit_rows = {&row, 1},
                              .recycled = next,
-                             .iteration = i + 1},
+                             .iteration = counts ? i + 1 : 0},
                             logits);
       state = next;
     }

@@ -97,6 +97,7 @@ Runner::Runner(const std::filesystem::path& path, const Options& options)
   load.repack = options.repack;
   load.packed_cache = options.packed_cache;
   load.draft = options.draft;
+  load.sparse_attention = options.sparse_attention;
   load.kernels = &exec_.kernels;
   load.pool = &pool_;
   model_ = must(load_model(must(Checkpoint::open(path)), load));
@@ -207,7 +208,7 @@ std::vector<Isa> tested_isas() {
 std::vector<bool> same_experts(const States& a, const States& b, std::size_t rows) {
   std::vector<bool> same(rows, true);
   for (const auto& [name, ids] : a) {
-    if (!name.ends_with("router_ids")) continue;
+    if (!name.ends_with("router_ids") && !name.ends_with("selected")) continue;
     const std::size_t k = ids.size() / rows;
     for (std::size_t row = 0; row < rows; ++row) {
       const auto at = static_cast<std::ptrdiff_t>(row * k);

@@ -65,6 +65,7 @@ class Runner {
     bool repack = true;
     std::filesystem::path packed_cache = {};
     DraftLayer draft = DraftLayer::kOff;
+    bool sparse_attention = true;
   };
   // `path` is what Checkpoint::open takes.
   Runner(const std::filesystem::path& path, const Options& options);
@@ -97,7 +98,8 @@ class Runner {
 std::vector<Isa> tested_isas();
 
 using States = std::map<std::string, std::vector<float>>;
-// Which of the `rows` positions choose the same experts in both runs, in every layer.
+// Which of the `rows` positions choose the same experts, and attend to the same ones, in both runs,
+// in every layer.
 std::vector<bool> same_experts(const States& a, const States& b, std::size_t rows);
 
 // Largest absolute difference.

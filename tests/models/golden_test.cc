@@ -10,8 +10,9 @@
 namespace glint::golden {
 namespace {
 
-const char* const kCases[] = {"glm4_moe", "glm4_moe_noqknorm", "glm4_moe_lite",
-                              "glm4_moe_lite_groups"};
+const char* const kCases[] = {"glm4_moe",      "glm4_moe_noqknorm",
+                              "glm4_moe_lite", "glm4_moe_lite_groups",
+                              "glm5_next",     "glm5_next_shared"};
 
 class Golden : public testing::TestWithParam<std::tuple<const char*, Isa>> {
  protected:
@@ -27,14 +28,15 @@ class Golden : public testing::TestWithParam<std::tuple<const char*, Isa>> {
   // The ways to compute this family's attention.
   std::vector<LatentForm> forms() const {
     const Runner runner(golden_.folder(), f32());
-    if (runner.model().info().attention_class != "MLA") return {LatentForm::kByCost};
+    if (!runner.model().info().attention_class.contains("MLA")) return {LatentForm::kByCost};
     return {LatentForm::kAbsorbed, LatentForm::kExpanded};
   }
 };
 
 TEST_P(Golden, f32_logits_match_transformers_at_every_chunk_size) {
   for (const LatentForm form : forms()) {
-    for (const int chunk : {0, 1, 7, 64}) {
+    for (const int chunk : {0, 1, 7, 63, 64}) {
+      if (form == LatentForm::kExpanded && chunk == 63) continue;  // the absorbed one has met it
       Runner::Options options = f32();
       options.form = form;
       Runner runner(golden_.folder(), options);
@@ -56,10 +58,12 @@ TEST_P(Golden, f32_states_match_transformers_layer_by_layer) {
   int compared = 0;
   for (const auto& [name, values] : states) {
     if (name.find("router") != std::string::npos) continue;  // unsorted there, compared below
+    if (name.ends_with("selected")) continue;                // glm5_next_test.cc
     EXPECT_LE(max_difference(state(name).values, values), 1e-3) << name;
     ++compared;
   }
-  EXPECT_EQ(compared, 2 + 3 * runner.model().info().num_layers);
+  const bool has_streams = states.contains("layer0.attn_hc.comb");
+  EXPECT_EQ(compared, 2 + (has_streams ? 9 : 3) * runner.model().info().num_layers);
 }
 
 TEST_P(Golden, router_chooses_and_weighs_as_transformers) {
@@ -175,7 +179,9 @@ TEST_P(Golden, bf16_compute_stays_close_where_the_same_experts_are_chosen) {
     rows += same;
   }
   EXPECT_GT(rows, 8u);
-  EXPECT_LT(total / static_cast<double>(rows), 1e-3);
+  // A recurrence and residual streams carry more roundings along than a plain residual.
+  const bool has_streams = exact.model().cache_spec().state_bytes > 0;
+  EXPECT_LT(total / static_cast<double>(rows), has_streams ? 1e-2 : 1e-3);
 }
 
 // glm4_moe.gguf holds the weights of the case glm4_moe (reference/make_glm4moe_gguf.py).

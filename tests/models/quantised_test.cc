@@ -65,10 +65,10 @@ std::vector<std::vector<std::int32_t>> prompts_of(const Case& golden) {
 
 // ---- golden cases
 
-const char* const kCases[] = {"glm4_moe_lite_fp8",     "glm4_moe_lite_nvfp4",
-                              "glm4_moe_nvfp4",        "glm4_moe_fp8_channel",
-                              "glm4_moe_int4_g128",    "glm4_moe_int4_g128_asym",
-                              "glm4_moe_lite_int4_g32"};
+const char* const kCases[] = {"glm4_moe_lite_fp8",      "glm4_moe_lite_nvfp4",
+                              "glm4_moe_nvfp4",         "glm4_moe_fp8_channel",
+                              "glm4_moe_int4_g128",     "glm4_moe_int4_g128_asym",
+                              "glm4_moe_lite_int4_g32", "glm5_next_fp8"};
 
 class QuantisedGolden : public testing::TestWithParam<std::tuple<const char*, Isa>> {
  protected:
@@ -96,14 +96,19 @@ TEST_P(QuantisedGolden, f32_logits_are_those_of_the_dequantised_weights) {
 
 TEST_P(QuantisedGolden, f32_states_match_layer_by_layer) {
   Runner runner(golden_.folder(), with(isa_, Compute::kF32));
+  const auto states = runner.states(golden_.prompt(golden_.bisect_prompt()));
   int compared = 0;
-  for (const auto& [name, values] : runner.states(golden_.prompt(golden_.bisect_prompt()))) {
+  for (const auto& [name, values] : states) {
     if (name.find("router") != std::string::npos) continue;
     const std::string stored = fmt::format("prompt{}.{}", golden_.bisect_prompt(), name);
     EXPECT_LE(max_difference(golden_.expected(stored).values, values), 1e-3) << name;
     ++compared;
   }
-  EXPECT_EQ(compared, 2 + 3 * runner.model().info().num_layers);
+  // With streams six more a layer, and what each layer with a cache attends to.
+  const int layers = runner.model().info().num_layers;
+  const bool has_streams = states.contains("layer0.attn_hc.comb");
+  EXPECT_EQ(compared, 2 + 3 * layers +
+                          (has_streams ? 6 * layers + runner.model().cache_spec().num_layers : 0));
 }
 
 TEST_P(QuantisedGolden, f32_greedy_continuations_are_identical) {
@@ -118,7 +123,9 @@ TEST_P(QuantisedGolden, f32_greedy_continuations_are_identical) {
 TEST_P(QuantisedGolden, stored_precision_stays_close_where_the_same_experts_are_chosen) {
   Runner exact(golden_.folder(), with(isa_, Compute::kF32));
   Runner rounded(golden_.folder(), with(isa_, Compute::kBf16));
-  expect_near(exact, rounded, prompts_of(golden_), 1e-2);
+  // A recurrence and residual streams carry more roundings along than a plain residual.
+  const bool has_streams = exact.model().cache_spec().state_bytes > 0;
+  expect_near(exact, rounded, prompts_of(golden_), has_streams ? 3e-2 : 1e-2);
 }
 
 TEST_P(QuantisedGolden, the_same_bits_however_the_work_is_cut_and_wherever_weights_lie) {

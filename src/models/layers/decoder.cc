@@ -16,10 +16,12 @@ std::size_t size(int n) {
   return static_cast<std::size_t>(n);
 }
 
-GatedMlp bind_mlp(TensorBinder& b, const std::string& prefix, int hidden, int width) {
+GatedMlp bind_mlp(TensorBinder& b, const std::string& prefix, const DecoderConfig& c, int width) {
+  const int hidden = c.hidden_size;
   return {b.matrix(prefix + "gate_proj.weight", width, hidden, MatrixUse::kFeedForward),
           b.matrix(prefix + "up_proj.weight", width, hidden, MatrixUse::kFeedForward),
-          b.matrix(prefix + "down_proj.weight", hidden, width, MatrixUse::kFeedForward)};
+          b.matrix(prefix + "down_proj.weight", hidden, width, MatrixUse::kFeedForward),
+          c.swiglu_limit};
 }
 
 MoeWeights bind_moe(TensorBinder& b, const std::string& prefix, const DecoderConfig& c) {
@@ -28,12 +30,12 @@ MoeWeights bind_moe(TensorBinder& b, const std::string& prefix, const DecoderCon
   w.e_score_correction_bias =
       b.vector(prefix + "gate.e_score_correction_bias", c.router.num_experts);
   for (int e = 0; e < c.router.num_experts && !b.hopeless(); ++e) {
-    w.experts.push_back(bind_mlp(b, fmt::format("{}experts.{}.", prefix, e), c.hidden_size,
-                                 c.moe_intermediate_size));
+    w.experts.push_back(
+        bind_mlp(b, fmt::format("{}experts.{}.", prefix, e), c, c.moe_intermediate_size));
   }
   if (c.n_shared_experts > 0) {
-    w.shared_experts = bind_mlp(b, prefix + "shared_experts.", c.hidden_size,
-                                c.moe_intermediate_size * c.n_shared_experts);
+    w.shared_experts =
+        bind_mlp(b, prefix + "shared_experts.", c, c.moe_intermediate_size * c.n_shared_experts);
   }
   return w;
 }
@@ -60,13 +62,13 @@ void report_routing(const DecoderStep& step, const std::string& name, const Rout
 }  // namespace
 
 FeedForward bind_feed_forward(TensorBinder& binder, const DecoderConfig& config, int layer) {
-  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  const std::string prefix = config.layer_prefix(layer);
   FeedForward w;
   w.post_attention_layernorm =
       binder.vector(prefix + "post_attention_layernorm.weight", config.hidden_size);
   w.dense = layer < config.num_layers && config.dense[size(layer)];
   if (w.dense) {
-    w.mlp = bind_mlp(binder, prefix + "mlp.", config.hidden_size, config.intermediate_size);
+    w.mlp = bind_mlp(binder, prefix + "mlp.", config, config.intermediate_size);
   } else {
     w.moe = bind_moe(binder, prefix + "mlp.", config);
   }
@@ -75,9 +77,9 @@ FeedForward bind_feed_forward(TensorBinder& binder, const DecoderConfig& config,
 
 DecoderEnds bind_ends(TensorBinder& binder, const DecoderConfig& config) {
   DecoderEnds w;
-  w.embed_tokens = binder.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size,
-                                 MatrixUse::kKept);
-  w.norm = binder.vector("model.norm.weight", config.hidden_size);
+  w.embed_tokens = binder.matrix(config.prefix + "embed_tokens.weight", config.vocab_size,
+                                 config.hidden_size, MatrixUse::kKept);
+  w.norm = binder.vector(config.prefix + "norm.weight", config.hidden_size);
   if (!config.tie_word_embeddings) {
     w.lm_head =
         binder.matrix("lm_head.weight", config.vocab_size, config.hidden_size, MatrixUse::kHead);
@@ -89,8 +91,8 @@ DecoderEnds bind_ends(TensorBinder& binder, const DecoderConfig& config) {
   return w;
 }
 
-void DecoderStep::report(const std::string& name, const float* values) const {
-  if (probe != nullptr) (*probe)(name, values, batch.tokens.size(), hidden());
+void DecoderStep::report(const std::string& name, const float* values, std::size_t width) const {
+  if (probe != nullptr) (*probe)(name, values, batch.tokens.size(), width);
 }
 
 void embed(const DecoderStep& step, const Weight& embed_tokens, float* h) {

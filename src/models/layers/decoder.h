@@ -43,8 +43,11 @@ struct DecoderStep {
   int tokens() const { return static_cast<int>(batch.tokens.size()); }
   std::size_t hidden() const { return static_cast<std::size_t>(config.hidden_size); }
   std::size_t values() const { return batch.tokens.size() * hidden(); }
-  // Shows [tokens, hidden] values to the probe when there is one.
-  void report(const std::string& name, const float* values) const;
+  // Shows [tokens, width] values to the probe when there is one.
+  void report(const std::string& name, const float* values, std::size_t width) const;
+  void report(const std::string& name, const float* values) const {
+    report(name, values, hidden());
+  }
 };
 
 // h = the rows of the batch's tokens; h [tokens, hidden].

@@ -52,8 +52,8 @@ Counts count_parameters(const DecoderConfig& c, std::uint64_t attention) {
   const std::uint64_t d = u64(c.hidden_size);
   const std::uint64_t expert = 3 * d * u64(c.moe_intermediate_size);
   const std::uint64_t router = u64(c.router.num_experts) * (d + 1);
-  const std::uint64_t every_layer = attention + 2 * d;
-  Counts n;
+  const std::uint64_t every_layer = 2 * d + (c.hyper ? 2 * hyper_parameters(*c.hyper) : 0);
+  Counts n{attention, attention};
   for (const bool dense : c.dense) {
     const std::uint64_t feed = 3 * d * u64(c.intermediate_size);
     n.total += every_layer +
@@ -90,7 +90,8 @@ std::string format_of(const std::map<std::string, std::uint64_t>& bytes_of_schem
 
 WeightPart part_of(std::string_view name, std::size_t dimensions) {
   const auto has = [&](std::string_view word) { return name.find(word) != std::string_view::npos; };
-  if (dimensions < 2) return WeightPart::kVectors;
+  if (dimensions < 2 || has(".hc_")) return WeightPart::kVectors;
+  if (has(".self_attn.indexer.")) return WeightPart::kRouter;
   if (has(".self_attn.")) return WeightPart::kAttention;
   if (has(".mlp.experts.")) return WeightPart::kExperts;
   if (has(".mlp.gate.")) return WeightPart::kRouter;
@@ -146,6 +147,7 @@ void describe_tensors(const DecoderConfig& c, const Checkpoint& checkpoint, Mode
   for (const auto& [tensor_name, tensor] : checkpoint.tensors()) {
     const auto [role, name] = place_of(tensor_name);
     if (role == TensorRole::kPart || role == TensorRole::kUnread || is_derived(name)) continue;
+    if (!name.starts_with(c.prefix) && name != "lm_head.weight") continue;  // a vision tower's
     if (c.tie_word_embeddings && name == "lm_head.weight") continue;  // a copy that nothing reads
     const auto matrix = find_matrix(checkpoint, config, name);
     const WeightGroup group = describe_weight(name, tensor, matrix ? matrix->get() : nullptr);
@@ -196,9 +198,37 @@ DecoderConfig read_decoder(ConfigReader& r) {
   return c;
 }
 
+std::string DecoderConfig::layer_prefix(int layer) const {
+  return fmt::format("{}layers.{}.", prefix, layer);
+}
+
+void read_mlp_layer_types(ConfigReader& r, DecoderConfig& c) {
+  const Json* types = r.value("mlp_layer_types");
+  if (types == nullptr) return;
+  const auto layers = static_cast<std::size_t>(c.num_layers);
+  if (!types->is_array() || types->as_array().size() != layers) {
+    r.fail(
+        corrupt(fmt::format("config.json: \"mlp_layer_types\" must list {} layers", c.num_layers)));
+    return;
+  }
+  for (std::size_t i = 0; i < layers; ++i) {
+    const Json& type = types->as_array()[i];
+    const bool known =
+        type.is_string() && (type.as_string() == "dense" || type.as_string() == "sparse");
+    if (!known) {
+      r.fail(unsupported(fmt::format(
+          "config.json: \"mlp_layer_types\"[{}] is {}: only \"dense\" and \"sparse\" are "
+          "known",
+          i, type.dump())));
+      return;
+    }
+    c.dense[i] = type.as_string() == "dense";
+  }
+}
+
 bool belongs_to_mtp(std::string_view tensor, const DecoderConfig& config) {
   for (int i = 0; i < config.mtp_layers; ++i) {
-    if (tensor.starts_with(fmt::format("model.layers.{}.", config.num_layers + i))) return true;
+    if (tensor.starts_with(config.layer_prefix(config.num_layers + i))) return true;
   }
   return false;
 }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ namespace glint {
 struct DecoderLayer {
   std::vector<float> input_layernorm;  // [hidden]
   FeedForward mlp;
+  std::optional<HyperWeights> attn_hc, ffn_hc;  // where the residual is several streams
 };
 
 struct DecoderWeights {
@@ -27,10 +29,11 @@ struct DecoderWeights {
   std::optional<DraftEnds> draft;
 };
 
-// Binds all but the attention, and calls bind_attention with the prefix of its tensors for each
-// layer, the draft layer last where `draft` says that it is wanted.
-DecoderWeights bind_decoder(TensorBinder& binder, const DecoderConfig& config, bool draft,
-                            const std::function<void(const std::string& prefix)>& bind_attention);
+// Binds all but the attention, and calls bind_attention with the number and the prefix of its
+// tensors for each layer, the draft layer last where `draft` says that it is wanted.
+DecoderWeights bind_decoder(
+    TensorBinder& binder, const DecoderConfig& config, bool draft,
+    const std::function<void(int layer, const std::string& prefix)>& bind_attention);
 
 class DecoderModel : public Model {
  public:
@@ -54,11 +57,15 @@ class DecoderModel : public Model {
     Exec& exec;
     const Batch& batch;
     Cache& cache;
-    int layer;  // of the network and of the cache
+    int layer;  // of the network
     RopeAngles rope;
     int first_key;  // rows of the cache before it are not attended to
     const std::vector<float>& input_layernorm;
+    std::byte* shared;   // [step_bytes()]: what a layer leaves for later ones of the same step
+    int iteration;       // DraftBatch::iteration
+    const Probe* probe;  // may be null
   };
+  virtual std::size_t step_bytes(const Batch& /*batch*/) const { return 0; }
   // y = attention(norm(x)), both [tokens, hidden]; writes the batch's rows of the cache.
   virtual void attention(const AttentionStep& step, const float* x, float* y) const = 0;
 
@@ -68,6 +75,7 @@ class DecoderModel : public Model {
   void run(const DecoderStep& step, Cache& cache, std::span<float> logits) const;
   void run_layer(const DecoderStep& step, const AttentionStep& attention_step, float* h,
                  float* y) const;
+  int streams() const { return config_.hyper ? config_.hyper->streams : 1; }
 
   DecoderConfig config_;
   DecoderWeights weights_;

@@ -15,7 +15,7 @@ std::size_t size(int n) {
 }
 
 std::string draft_prefix(const DecoderConfig& config) {
-  return fmt::format("model.layers.{}.", config.num_layers);
+  return config.layer_prefix(config.num_layers);
 }
 
 // eh_proj, stored in whatever way, is what no other layer has: without it there is nothing to run.
@@ -67,7 +67,7 @@ DraftEnds bind_draft_ends(TensorBinder& binder, const DecoderConfig& config,
   w.hnorm = binder.vector(prefix + "hnorm.weight", d);
   w.eh_proj = binder.matrix(prefix + "eh_proj.weight", d, 2 * d, MatrixUse::kKept);
   w.shared_head_norm = binder.vector(prefix + "shared_head.norm.weight", d);
-  const std::string embedding = "model.embed_tokens.weight";
+  const std::string embedding = config.prefix + "embed_tokens.weight";
   w.embed_tokens = bind_unless_copy(binder, prefix + "embed_tokens.weight", embedding,
                                     ends.embed_tokens, MatrixUse::kKept);
   w.shared_head = bind_unless_copy(binder, prefix + "shared_head.head.weight",
@@ -89,8 +89,8 @@ void describe_draft(const DecoderConfig& config, const Checkpoint& checkpoint, M
   const std::string prefix = draft_prefix(config);
   ModelInfo::Draft& draft = info.draft;
   std::uint64_t expert_bytes = 0, head_bytes = 0, own_head_bytes = 0;
-  const std::string_view head =
-      config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+  const std::string head =
+      config.tie_word_embeddings ? config.prefix + "embed_tokens.weight" : "lm_head.weight";
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     const std::uint64_t bytes = tensor.bytes.size();
     if (place_of(name).matrix == head) head_bytes += bytes;

@@ -394,8 +394,10 @@ KdaWeights bind_kda(TensorBinder& binder, const std::string& prefix, const KdaDi
   }
   w.f_a_proj = matrix("f_a_proj", d.head_dim, d.hidden_size);
   w.f_b_proj = matrix("f_b_proj", d.width(), d.head_dim);
-  w.decay_rate = binder.values(prefix + "A_log", {d.num_heads});
-  for (float& rate : w.decay_rate) rate = std::exp(rate);
+  // Either what is trained, or what GGUF files make of it: its exponential, negated or not.
+  const bool has_exponential = binder.has(prefix + "A");
+  w.decay_rate = binder.values(prefix + (has_exponential ? "A" : "A_log"), {d.num_heads});
+  for (float& rate : w.decay_rate) rate = has_exponential ? std::abs(rate) : std::exp(rate);
   w.dt_bias = binder.values(prefix + "dt_bias", {d.width()});
   w.b_proj = matrix("b_proj", d.num_heads, d.hidden_size);
   w.g_a_proj = matrix("g_a_proj", d.head_dim, d.hidden_size);

@@ -47,6 +47,20 @@ struct Mla {
   const MatmulKernels& kernels(const Weight& weight) const {
     return matmul_kernels(exec.kernels, weight.format(), step.compute);
   }
+  // How many of a sequence's rows, its first, attend to everything before them.
+  int dense_rows(const SequenceSpan& sequence) const {
+    if (step.indexer == nullptr) return sequence.count;
+    const std::int32_t* counts = step.indexer->selection.count + sequence.begin;
+    return static_cast<int>(
+        std::find_if(counts, counts + sequence.count,
+                     [](std::int32_t n) { return n != KpoolSelection::kEverything; }) -
+        counts);
+  }
+  KpoolCache pools() const {
+    return {step.batch,   step.cache,
+            step.layer,   size(kPageSize) * size(dims.cache_width()) * element_bytes(),
+            step.compute, step.first_key};
+  }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(dims.qk_head_dim())); }
 };
 
@@ -135,6 +149,74 @@ std::span<const std::byte* const> layer_pages(const Mla& mla, const SequenceSpan
   return {pages, size(count)};
 }
 
+// Batch rows [first, first + rows) whose queries have gone through kv_b's key half.
+struct AbsorbedRows {
+  int first, rows;
+  const std::byte* query;  // [rows, heads, cache_width], in the cache's element type
+  std::size_t query_stride;
+  float* context;  // [rows, heads, kv_lora_rank]
+  std::size_t context_stride;
+};
+
+// Those that attend to everything before them.
+void attend_dense(const Mla& mla, const AbsorbedRows& absorbed) {
+  const int heads = mla.dims.num_heads, c = mla.dims.kv_lora_rank, width = mla.dims.cache_width();
+  auto* jobs = mla.exec.workspace.array<AttentionJob>(mla.step.batch.sequences.size());
+  std::size_t num_jobs = 0;
+  for (const SequenceSpan& sequence : mla.step.batch.sequences) {
+    const int begin = std::max(absorbed.first, sequence.begin);
+    const int end =
+        std::min(absorbed.first + absorbed.rows, sequence.begin + mla.dense_rows(sequence));
+    if (begin >= end) continue;
+    AttentionJob job;
+    job.q =
+        absorbed.query + size(begin - absorbed.first) * absorbed.query_stride * mla.element_bytes();
+    job.q_row_stride = size(width);
+    job.q_stride = absorbed.query_stride;
+    job.num_queries = end - begin;
+    job.rows_per_query = heads;
+    job.start = sequence.start + begin - sequence.begin;
+    job.first_key = std::max(mla.step.first_key, sequence.first);
+    const auto pages = layer_pages(mla, sequence, job.start + job.num_queries);
+    job.kv = {pages, size(width) * mla.element_bytes(), pages, size(width) * mla.element_bytes()};
+    job.dk = width;
+    job.dv = c;
+    job.scale = mla.scale();
+    job.out = absorbed.context + size(begin - absorbed.first) * absorbed.context_stride;
+    job.out_row_stride = size(c);
+    job.out_stride = absorbed.context_stride;
+    jobs[num_jobs++] = job;
+  }
+  attend(mla.exec, mla.attend_kernels(), mla.element_bytes(), {jobs, num_jobs});
+}
+
+// Those that attend to what the indexer chose.
+void attend_chosen(const Mla& mla, const AbsorbedRows& absorbed) {
+  const KpoolStep& indexer = *mla.step.indexer;
+  const std::size_t most = size(indexer.dims.topk + indexer.dims.pool + kMaxGuesses);
+  auto* jobs = mla.exec.workspace.array<SelectedJob>(size(absorbed.rows));
+  std::size_t num_jobs = 0;
+  for (const SequenceSpan& sequence : mla.step.batch.sequences) {
+    const int begin = std::max(absorbed.first, sequence.begin + mla.dense_rows(sequence));
+    const int end = std::min(absorbed.first + absorbed.rows, sequence.begin + sequence.count);
+    if (begin >= end) continue;
+    const auto pages = layer_pages(mla, sequence, sequence.start + end - sequence.begin);
+    for (int row = begin; row < end; ++row) {
+      auto* positions = mla.exec.workspace.array<std::int32_t>(most);
+      const int count = kpool_positions(indexer, mla.step.first_key, row,
+                                        sequence.start + row - sequence.begin, positions);
+      const std::size_t at = size(row - absorbed.first);
+      jobs[num_jobs++] = {absorbed.query + at * absorbed.query_stride * mla.element_bytes(),
+                          {positions, size(count)},
+                          pages,
+                          absorbed.context + at * absorbed.context_stride};
+    }
+  }
+  const SelectedShape shape{mla.dims.num_heads, mla.dims.cache_width(), mla.dims.kv_lora_rank,
+                            size(mla.dims.cache_width()) * mla.element_bytes(), mla.scale()};
+  attend_selected(mla.exec, mla.attend_kernels(), mla.element_bytes(), shape, {jobs, num_jobs});
+}
+
 // Batch rows [first, first + rows) in the absorbed form: queries go through kv_b's key half,
 // contexts through its value half, and the cache is read as it is.
 void attend_absorbed(const Mla& mla, int first, int rows) {
@@ -163,31 +245,9 @@ void attend_absorbed(const Mla& mla, int first, int rows) {
 
   const std::size_t context_stride = size(heads) * size(c);
   auto* context = mla.exec.workspace.array<float>(size(rows) * context_stride);
-  auto* jobs = mla.exec.workspace.array<AttentionJob>(mla.step.batch.sequences.size());
-  std::size_t num_jobs = 0;
-  for (const SequenceSpan& sequence : mla.step.batch.sequences) {
-    const int begin = std::max(first, sequence.begin);
-    const int end = std::min(first + rows, sequence.begin + sequence.count);
-    if (begin >= end) continue;
-    AttentionJob job;
-    job.q = query + size(begin - first) * absorbed_stride * mla.element_bytes();
-    job.q_row_stride = size(width);
-    job.q_stride = absorbed_stride;
-    job.num_queries = end - begin;
-    job.rows_per_query = heads;
-    job.start = sequence.start + begin - sequence.begin;
-    job.first_key = std::max(mla.step.first_key, sequence.first);
-    const auto pages = layer_pages(mla, sequence, job.start + job.num_queries);
-    job.kv = {pages, size(width) * mla.element_bytes(), pages, size(width) * mla.element_bytes()};
-    job.dk = width;
-    job.dv = c;
-    job.scale = mla.scale();
-    job.out = context + size(begin - first) * context_stride;
-    job.out_row_stride = size(c);
-    job.out_stride = context_stride;
-    jobs[num_jobs++] = job;
-  }
-  attend(mla.exec, mla.attend_kernels(), mla.element_bytes(), {jobs, num_jobs});
+  const AbsorbedRows absorbed_rows{first, rows, query, absorbed_stride, context, context_stride};
+  attend_dense(mla, absorbed_rows);
+  if (mla.step.indexer != nullptr) attend_chosen(mla, absorbed_rows);
 
   const Activations* packed = pack_heads(mla, mla.kernels(mla.weights.v_b_heads[0]), context,
                                          context_stride, size(c), rows, c);
@@ -357,6 +417,34 @@ void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
   }
 }
 
+// What a layer reads, before its norm.
+struct Input {
+  const float* x;
+  const std::vector<float>& norm;
+  float eps;
+};
+
+// Lets the indexer choose the keys of the tokens that do not attend to everything.
+void choose_keys(const Mla& mla, const Input& input, const Activations& q_latent,
+                 const float* q_normed) {
+  Workspace::Scope scope(mla.exec.workspace);
+  const KpoolDims& d = mla.step.indexer->dims;
+  const KpoolWeights& w = *mla.step.indexer->weights;
+  const std::size_t width = size(d.num_heads) * size(d.head_dim);
+  auto* queries = mla.exec.workspace.array<float>(size(mla.tokens()) * width);
+  auto* head_weights = mla.exec.workspace.array<float>(size(mla.tokens()) * size(d.num_heads));
+  const Projection projection{&w.weights_proj, head_weights, size(d.num_heads)};
+  norm_project(mla.exec, Compute::kF32, input.x, size(d.hidden_size), input.norm.data(), input.eps,
+               mla.tokens(), d.hidden_size, {&projection, 1});
+  const MatmulKernels& kernels = mla.kernels(w.wq_b);
+  const Activations latent =
+      &kernels == q_latent.kernels
+          ? q_latent
+          : pack(mla.exec, kernels, q_normed, size(d.q_lora_rank), mla.tokens(), d.q_lora_rank);
+  matmul(mla.exec, {latent, &w.wq_b, queries, width});
+  kpool_choose(mla.exec, *mla.step.indexer, mla.pools(), queries, head_weights);
+}
+
 // All sequences, each in the form that is cheaper; absorbed neighbours share their products.
 void attend_all(const Mla& mla) {
   int pending = 0;  // absorbed rows [pending, ...) wait for company
@@ -365,11 +453,12 @@ void attend_all(const Mla& mla) {
       attend_absorbed(mla, pending, std::min(kAbsorbTokens, end - pending));
     }
   };
-  for (const SequenceSpan& sequence : mla.step.batch.sequences) {
+  for (SequenceSpan sequence : mla.step.batch.sequences) {
+    sequence.count = mla.dense_rows(sequence);  // chosen keys are read as they are
     const LatentForm form = mla.step.form == LatentForm::kByCost
                                 ? cheaper_latent_form(mla.dims, sequence.start, sequence.count)
                                 : mla.step.form;
-    if (form == LatentForm::kAbsorbed) continue;
+    if (form == LatentForm::kAbsorbed || sequence.count == 0) continue;
     flush(sequence.begin);
     attend_expanded(mla, sequence);
     pending = sequence.begin + sequence.count;
@@ -378,31 +467,6 @@ void attend_all(const Mla& mla) {
 }
 
 }  // namespace
-
-void complete_kv_b(MlaWeights& weights, Compute compute) {
-  const bool up_given = weights.k_b_heads.empty();
-  const std::vector<Weight>& given = up_given ? weights.k_up_heads : weights.k_b_heads;
-  std::vector<Weight>& made = up_given ? weights.k_b_heads : weights.k_up_heads;
-  for (const Weight& from : given) {
-    const std::size_t rows = from.rows(), cols = from.cols();
-    const bool wide = from.format() == QuantFormat::kF32 ||
-                      (from.format() != QuantFormat::kBf16 && compute == Compute::kF32);
-    AlignedBuffer turned(rows * cols * (wide ? sizeof(float) : sizeof(bf16)));
-    std::vector<float> row(cols);
-    for (std::size_t r = 0; r < rows; ++r) {
-      decode_row(from, r, row);
-      for (std::size_t c = 0; c < cols; ++c) {
-        if (wide) {
-          turned.as<float>()[c * rows + r] = row[c];
-        } else {
-          turned.as<bf16>()[c * rows + r] = bf16::from_float(row[c]);
-        }
-      }
-    }
-    made.push_back(
-        Weight::own(wide ? QuantFormat::kF32 : QuantFormat::kBf16, cols, rows, std::move(turned)));
-  }
-}
 
 LatentForm cheaper_latent_form(const MlaDims& d, int start, int count) {
   const double queries = count, keys = start + count;
@@ -426,19 +490,33 @@ void mla_attention(Exec& exec, const MlaDims& dims, const MlaWeights& weights,
           exec.workspace.array<float>(size(tokens) * size(heads) * size(dims.qk_head_dim())),
           exec.workspace.array<float>(size(tokens) * size(dims.cache_width())),
           exec.workspace.array<float>(size(tokens) * size(heads) * size(dims.v_head_dim))};
+  const KpoolStep* indexer = step.indexer;
+  const bool indexes = indexer != nullptr && indexer->weights != nullptr;
+  const bool chooses = indexes && kpool_plan(*indexer, mla.pools());
   {
     Workspace::Scope inner(exec.workspace);
     auto* q_a = exec.workspace.array<float>(size(tokens) * size(dims.q_lora_rank));
-    const Projection projections[] = {
-        {&weights.q_a_proj, q_a, size(dims.q_lora_rank)},
-        {&weights.kv_a_proj_with_mqa, mla.kv, size(dims.cache_width())}};
+    Projection projections[4] = {{&weights.q_a_proj, q_a, size(dims.q_lora_rank)},
+                                 {&weights.kv_a_proj_with_mqa, mla.kv, size(dims.cache_width())}};
+    float *keys = nullptr, *gates = nullptr, *q_normed = nullptr;
+    if (indexes) {
+      const std::size_t width = size(indexer->dims.head_dim);
+      keys = exec.workspace.array<float>(size(tokens) * width);
+      gates = exec.workspace.array<float>(size(tokens) * width);
+      projections[2] = {&indexer->weights->wk, keys, width};
+      projections[3] = {&indexer->weights->compress_gate, gates, width};
+    }
+    if (chooses) q_normed = exec.workspace.array<float>(size(tokens) * size(dims.q_lora_rank));
     norm_project(exec, step.compute, x, size(dims.hidden_size), input_norm.data(), input_eps,
-                 tokens, dims.hidden_size, projections);
-    const Activations q_latent =
-        rms_norm_pack(exec, mla.kernels(weights.q_b_proj), q_a, size(dims.q_lora_rank),
-                      weights.q_a_layernorm.data(), dims.latent_eps, tokens, dims.q_lora_rank);
+                 tokens, dims.hidden_size, {projections, size(indexes ? 4 : 2)});
+    const Activations q_latent = rms_norm_pack(exec, mla.kernels(weights.q_b_proj), q_a,
+                                               size(dims.q_lora_rank), weights.q_a_layernorm.data(),
+                                               dims.latent_eps, tokens, dims.q_lora_rank, q_normed);
     matmul(exec, {q_latent, &weights.q_b_proj, mla.q, size(heads) * size(dims.qk_head_dim())});
     finish_projections(mla);
+    if (indexes) kpool_write(exec, *indexer, mla.pools(), keys, gates);
+    if (chooses) choose_keys(mla, {x, input_norm, input_eps}, q_latent, q_normed);
+    if (indexes && indexer->kept_offset && !indexer->reuses_kept) kpool_keep(*indexer, mla.pools());
   }
   attend_all(mla);
   const int width = heads * dims.v_head_dim;

@@ -5,12 +5,15 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cache/cache.h"
 #include "models/batch.h"
+#include "models/layers/kpool_indexer.h"
 #include "models/layers/rope.h"
 #include "models/model.h"
+#include "models/tensor_binder.h"
 #include "ops/matmul.h"
 #include "tensor/weight.h"
 
@@ -46,6 +49,11 @@ struct MlaWeights {
   std::vector<Weight> v_b_heads;   // [v, kv_lora_rank]
 };
 
+// `prefix` ends in "self_attn.".
+MlaWeights bind_mla(TensorBinder& binder, const std::string& prefix, const MlaDims& dims);
+// How many values that is.
+std::uint64_t mla_parameters(const MlaDims& dims);
+
 // Fills whichever of k_b_heads and k_up_heads is empty: element types stay what they are, low-bit
 // weights become bf16, or float32 with kF32.
 void complete_kv_b(MlaWeights& weights, Compute compute);
@@ -67,6 +75,7 @@ struct MlaStep {
   LatentForm form;
   // Rows before it are not attended to; the step that starts there fills them with zeros.
   int first_key = 0;
+  const KpoolStep* indexer = nullptr;  // chooses the keys; null: all before a token
 };
 
 // y = attention(x): x [tokens, hidden] float32, normed by `input_norm` on the way in; y [tokens,
