@@ -16,6 +16,7 @@
 #include "tools/flags.h"
 #include "tools/program.h"
 #include "tools/progress_bar.h"
+#include "tools/state_plan.h"
 #include "tools/text_source.h"
 
 namespace glint {
@@ -223,8 +224,12 @@ Result<std::unique_ptr<Session>> load_session(
   load.pool = session->pool.get();
   load.progress = std::move(progress);
   GLINT_TRY_MODEL(session->model, load_model(session->plan.checkpoint, load));
+  const MemoryPlan& memory = session->plan.memory;
+  const StatePlan kept = plan_states(session->model->cache_spec(), options.max_sequences,
+                                     options.prefix_cache ? -1 : 0,
+                                     memory.limit - std::min(memory.limit, memory.total()));
   const StateRoom states{.num_states = static_cast<std::size_t>(options.max_sequences),
-                         .num_snapshots = 0};
+                         .num_snapshots = kept.num_snapshots};
   session->cache = std::make_unique<Cache>(
       session->model->cache_spec(), session->plan.memory.num_pages, options.prefix_cache, states);
   if (options.engine) {
