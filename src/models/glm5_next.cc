@@ -447,7 +447,7 @@ class Glm5Next final : public DecoderModel {
 
  private:
   std::size_t step_bytes(const Batch& batch) const override {
-    return config_.indexer ? KpoolSelection::bytes(*config_.indexer, batch.tokens.size()) : 0;
+    return config_.indexer ? KpoolSelection::bytes(*config_.indexer, batch) : 0;
   }
 
   void attention(const AttentionStep& step, const float* x, float* y) const override {

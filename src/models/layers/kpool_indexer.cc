@@ -245,8 +245,11 @@ std::uint64_t kpool_parameters(const KpoolDims& d) {
          (2 * u(d.head_dim) + u(d.num_heads)) * u(d.hidden_size) + (2 + u(d.pool)) * u(d.head_dim);
 }
 
-std::size_t KpoolSelection::bytes(const KpoolDims& dims, std::size_t tokens) {
-  return tokens * (2 + size(dims.max_pools())) * sizeof(std::int32_t);
+std::size_t KpoolSelection::bytes(const KpoolDims& dims, const Batch& batch) {
+  const bool chooses =
+      std::any_of(batch.sequences.begin(), batch.sequences.end(),
+                  [&](const SequenceSpan& s) { return s.start + s.count > dims.topk; });
+  return batch.tokens.size() * (2 + (chooses ? size(dims.max_pools()) : 0)) * sizeof(std::int32_t);
 }
 
 KpoolSelection::KpoolSelection(std::size_t tokens, std::byte* memory)
@@ -332,7 +335,7 @@ bool kpool_plan(const KpoolStep& step, const KpoolCache& where) {
             reinterpret_cast<const std::int32_t*>(sequence.state + *step.kept_offset);
         selection.count[row] = kept[0];
         selection.tail[row] = kept[1];
-        std::copy_n(kept + 2, k, selection.pools + row * size(k));
+        if (kept[0] > 0) std::copy_n(kept + 2, k, selection.pools + row * size(k));
         continue;
       }
       const int whole = indexer.whole_pools(sequence.start + i);

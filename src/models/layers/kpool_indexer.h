@@ -51,7 +51,8 @@ struct KpoolSelection {
   std::int32_t* tail = nullptr;   // [tokens]: what lies from there on is attended to as well
   std::int32_t* pools = nullptr;  // [tokens, max_pools]: ascending
 
-  static std::size_t bytes(const KpoolDims& dims, std::size_t tokens);
+  // Of memory for a batch; without pools where no token can have more than would be chosen.
+  static std::size_t bytes(const KpoolDims& dims, const Batch& batch);
   KpoolSelection(std::size_t tokens, std::byte* memory);
 };
 
