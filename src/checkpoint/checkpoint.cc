@@ -274,6 +274,25 @@ std::shared_ptr<const Checkpoint> Checkpoint::of_config(Json config) {
   return checkpoint;
 }
 
+std::shared_ptr<const Checkpoint> Checkpoint::of_tensors(std::vector<TensorRef> tensors) {
+  auto checkpoint = std::make_shared<Checkpoint>();
+  for (TensorRef& tensor : tensors) {
+    std::string name = tensor.name;
+    checkpoint->tensors_.emplace(std::move(name), std::move(tensor));
+  }
+  return checkpoint;
+}
+
+void Checkpoint::release() const {
+  const MappedFile* last = nullptr;  // neighbours by name mostly lie in one file
+  std::set<const MappedFile*> files;
+  for (const auto& [name, tensor] : tensors_) {
+    const MappedFile* file = tensor.file.get();
+    if (file != nullptr && std::exchange(last, file) != file) files.insert(file);
+  }
+  for (const MappedFile* file : files) file->release(0, file->bytes().size());
+}
+
 const TensorRef* Checkpoint::find(std::string_view name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second;

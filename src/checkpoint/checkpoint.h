@@ -63,6 +63,9 @@ class Checkpoint {
   // A config alone, an object, with no folder and no tensors.
   static std::shared_ptr<const Checkpoint> of_config(Json config);
 
+  // Tensors alone, whose bytes may be anywhere.
+  static std::shared_ptr<const Checkpoint> of_tensors(std::vector<TensorRef> tensors);
+
   // The folder opened, or the one that the GGUF file lies in.
   const std::filesystem::path& folder() const { return folder_; }
   // The GGUF file behind everything else here; null for a Hugging Face folder.
@@ -81,6 +84,8 @@ class Checkpoint {
   std::string why_missing(std::string_view name) const;
   std::uint64_t total_bytes() const { return total_bytes_; }
   const std::vector<std::string>& files() const { return files_; }
+  // What was read of the files so far stops counting as this process's memory.
+  void release() const;
 
  private:
   Status read_json_files();

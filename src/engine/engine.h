@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "base/result.h"
@@ -59,6 +60,7 @@ struct EngineStats {
   DraftStats drafts;
   double step_age_s = 0;  // since the step at work began; 0 while there is nothing to do
   CacheStats cache;
+  std::optional<ExpertStats> experts;  // where they are streamed from disk
 };
 
 class Engine;

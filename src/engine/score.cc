@@ -56,6 +56,7 @@ class Stepper {
     logits_.resize(logit_rows_.size() * vocab_size());
     model_.forward(exec_, cache_,
                    {.tokens = tokens_, .sequences = spans_, .logit_rows = logit_rows_}, logits_);
+    GLINT_TRY_VOID(model_.take_failure());
     for (const Piece& piece : pieces) piece.cache->commit(piece.tokens);
     return {};
   }

@@ -275,6 +275,7 @@ void StepLoop::run_batch(const std::vector<Share>& shares) {
   const auto began = Clock::now();
   batch_.run(model_, exec_, cache_, constraints_, keeps_up);
   if (drafter_.has_value()) draft(keeps_up, seconds_between(began, Clock::now()));
+  if (const Status failed = model_.take_failure(); !failed) return fail_all(failed.error());
   batch_.commit();
   if (keeps_up) drafter_->committed(batch_);
   if (size() == 1) alone_chunk_.ran(batch_.num_tokens(), seconds_between(began, Clock::now()));
@@ -363,6 +364,14 @@ void StepLoop::fail(Sequence& sequence, const StepBatch::Row& row) {
   if (row.is_broken) cache_.clear_prefixes();
 }
 
+// What the step computed is worth nothing.
+void StepLoop::fail_all(const Error& error) {
+  log_warn(fmt::format("a step of {} requests failed: {}", batch_.members().size(), error.message));
+  for (const StepBatch::Member& member : batch_.members())
+    finish(*member.sequence, FinishReason::kError, error);
+  cache_.clear_prefixes();
+}
+
 void StepLoop::emit_token(Sequence& sequence, Sample sample) {
   if (sequence.num_generated() == 0) sequence.first_token_at = Clock::now();
   sequence.tokens.push_back(sample.token);
@@ -423,6 +432,7 @@ EngineStats StepLoop::stats() const {
   stats.running = static_cast<int>(std::ranges::count_if(running_, alive));
   stats.waiting = static_cast<int>(std::ranges::count_if(waiting_, alive));
   stats.cache = cache_.stats();
+  if (model_.experts() != nullptr) stats.experts = model_.experts()->stats();
   stats.drafts.mode = options_.draft_mode;
   stats.drafts.num_drafts = policy_.current();
   stats.drafts.paused = policy_.paused();

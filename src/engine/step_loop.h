@@ -59,6 +59,7 @@ class StepLoop {
   void report(const StepBatch::Member& member);
   void report_prompt(const StepBatch::Member& member);
   void fail(Sequence& sequence, const StepBatch::Row& row);
+  void fail_all(const Error& error);
   void report_samples(const StepBatch::Member& member);
   void emit_token(Sequence& sequence, Sample sample);
   void start(Sequence& sequence);

@@ -2,6 +2,7 @@
 // requests, sampling or HTTP.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -22,6 +24,8 @@
 #include "tensor/dtype.h"
 
 namespace glint {
+
+class ExpertStore;  // models/expert_store.h
 
 // Which part of a network a tensor is of. kFeedForward: the experts that every token meets and the
 // dense layers. kVectors: norms and biases.
@@ -141,10 +145,52 @@ struct LoadOptions {
   bool interleave = false;
   // A folder that keeps packed weights for the next start (models/packed_cache.h); empty: none is.
   std::filesystem::path packed_cache = {};
+  // The routed experts stay on disk and are read when a router chooses them, into memory of
+  // `cache_bytes`, or of the least that works when that is more (models/expert_store.h). Needs
+  // kResident.
+  struct StreamedExperts {
+    bool enabled = false;
+    std::uint64_t cache_bytes = 0;
+    // Reads what the next layer's router would choose from the present layer's input.
+    bool read_ahead = true;
+    // Which experts were used, for the next start; empty: that is not kept.
+    std::filesystem::path history = {};
+    bool keeps_history = true;  // false: the file is read, but not written
+  } streamed_experts = {};
+  // What load_model() made of that; families hand it to nobody but the binder.
+  std::shared_ptr<ExpertStore> expert_store = {};
   const KernelTable* kernels = nullptr;  // packs faster than the portable code when given
   ThreadPool* pool = nullptr;            // copies in parallel when given
   // Gets the bytes loaded so far; may be empty.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
+};
+
+// What experts on disk cost so far.
+struct ExpertStats {
+  std::uint64_t num_experts = 0;   // on disk
+  std::uint64_t num_slots = 0;     // that fit memory at once
+  std::uint64_t memory_bytes = 0;  // of the slots, and of what reading needs
+  std::uint64_t steps = 0;         // through the first of the layers
+  std::uint64_t uses = 0;          // of an expert by a step
+  std::uint64_t misses = 0;        // those for which it had to be read
+  std::uint64_t reads = 0;         // of experts; ahead of their use those of the next
+  std::uint64_t reads_ahead = 0, reads_ahead_used = 0;
+  std::uint64_t bytes_read = 0;
+  double read_seconds = 0;  // in which anything was being read
+  double wait_seconds = 0;  // in which a step waited for experts
+  double hit_rate() const {
+    if (uses == 0) return 0;
+    return 1 - static_cast<double>(std::min(misses, uses)) / static_cast<double>(uses);
+  }
+};
+
+// The streamed experts of a model, as those see it who only run the model.
+class ExpertSource {
+ public:
+  virtual ~ExpertSource() = default;
+  virtual ExpertStats stats() const = 0;
+  // What went wrong since the last call: then the steps since are worthless. Names file and tensor.
+  virtual Status take_failure() = 0;
 };
 
 // Receives named inner activations of a step, float32 [rows, cols]; for golden tests and debugging.
@@ -187,6 +233,15 @@ class Model {
                      std::span<float> /*logits*/) const {
     GLINT_CHECK(can_draft());
   }
+
+  // Null where all experts are in memory.
+  ExpertSource* experts() const { return experts_.get(); }
+  void set_experts(std::shared_ptr<ExpertSource> experts) { experts_ = std::move(experts); }
+  // ExpertSource::take_failure(): to be asked after every step before its results are used.
+  Status take_failure() const { return experts_ == nullptr ? Status{} : experts_->take_failure(); }
+
+ private:
+  std::shared_ptr<ExpertSource> experts_;
 };
 
 // Cache::start(), with a recurrent state as it is there.

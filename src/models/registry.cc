@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "checkpoint/quant_config.h"
+#include "models/expert_store.h"
 #include "models/glm4_moe.h"
 #include "models/glm4_moe_lite.h"
 #include "models/glm5_next.h"
@@ -50,13 +51,22 @@ Result<ModelInfo> describe_model(const Checkpoint& checkpoint) {
 
 Status check_model(const Checkpoint& checkpoint) {
   GLINT_TRY(const Family* family, find_family(checkpoint));
-  return family->check(checkpoint);
+  const Status checked = family->check(checkpoint);
+  checkpoint.release();
+  return checked;
 }
 
 Result<std::unique_ptr<Model>> load_model(std::shared_ptr<const Checkpoint> checkpoint,
                                           const LoadOptions& options) {
   GLINT_TRY(const Family* family, find_family(*checkpoint));
-  return family->load(std::move(checkpoint), options);
+  if (!options.streamed_experts.enabled) return family->load(std::move(checkpoint), options);
+  LoadOptions with_store = options;
+  GLINT_TRY(with_store.expert_store, ExpertStore::create(checkpoint, options));
+  GLINT_TRY(auto model, family->load(checkpoint, with_store));
+  checkpoint->release();
+  GLINT_TRY_VOID(with_store.expert_store->start());
+  model->set_experts(with_store.expert_store);
+  return model;
 }
 
 std::vector<std::string> supported_model_types() {

@@ -13,8 +13,7 @@
 #include "base/log.h"
 #include "base/numa.h"
 #include "checkpoint/gguf.h"
-#include "tensor/ggml_blocks.h"
-#include "tensor/panel.h"
+#include "models/expert_store.h"
 
 namespace glint {
 namespace {
@@ -28,174 +27,7 @@ constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // of destination, fo
 // Raise it whenever a job would write other bytes than before: packed weights that were kept on
 // disk are then made anew.
 constexpr std::uint64_t kPackedVersion = 2;
-constexpr std::size_t kSampleBytes = 4096;  // of a matrix in its file, three times
-
-std::size_t type_index(DType type) {
-  return static_cast<std::size_t>(type) - static_cast<std::size_t>(kFirstBlockType);
-}
-
-std::size_t row_bytes_of(DType type, std::size_t cols) {
-  const BlockSize block = block_size(type);
-  return cols / block.elements * block.bytes;
-}
-
 }  // namespace
-
-// Rows [first, first + rows) of a matrix on their way to memory.
-struct TensorBinder::Job {
-  enum class Work {
-    kCopy,    // rows as they lie in the file
-    kBlocks,  // rows of blocks, put together
-    kPack,    // panels of them, of the file's blocks, or of blocks that floats are encoded to
-    kExpand,  // bf16 or float32
-    kScales   // the grid of an FP8 matrix
-  };
-  Source source;
-  std::size_t first = 0, rows = 0;
-  Work work = Work::kCopy;
-  QuantFormat format = QuantFormat::kF32;  // of the destination
-  DType type = DType::kF32;
-  std::byte* to = nullptr;
-  std::size_t chunk = 0, chunk_offset = 0;  // where that is
-
-  std::size_t cols() const { return source->cols(); }
-  // Rows that belong together in the destination.
-  std::size_t unit_rows() const { return work == Work::kPack ? kPanelRows : 1; }
-  std::size_t unit_bytes() const {
-    return work == Work::kPack ? panel_format(type).panel_bytes(cols())
-                               : row_bytes_of(type, cols());
-  }
-  // Scales are written at once: they are few.
-  std::size_t units() const {
-    return work == Work::kScales ? 1 : (rows + unit_rows() - 1) / unit_rows();
-  }
-
-  // Bytes of the file that units before `unit` stand for.
-  std::uint64_t source_bytes(std::size_t unit) const {
-    const std::size_t row = std::min(unit * unit_rows(), rows);
-    if (work == Work::kScales) return 0;  // the codes' job counts them
-    const std::span<const std::byte> bytes = source->row_bytes(first, row);
-    if (source->tensors().size() == 1) return bytes.size();
-    return source->nbytes() * row / source->rows();
-  }
-  std::uint64_t source_bytes() const { return source_bytes(units()); }
-
-  // Of what decides the bytes that run() writes, and where; the source is sampled.
-  PackedKey key() const {
-    PackedKeyBuilder builder;
-    builder.add(source->description());
-    for (const std::size_t number :
-         {first, rows, source->rows(), cols(), chunk, chunk_offset, unit_bytes()})
-      builder.add(number);
-    builder.add(static_cast<std::uint64_t>(work));
-    builder.add(static_cast<std::uint64_t>(format));
-    builder.add(static_cast<std::uint64_t>(type));
-    const auto sample = [&](std::span<const std::byte> bytes) {
-      const std::size_t n = std::min(kSampleBytes, bytes.size());
-      for (const std::size_t at : {std::size_t{0}, (bytes.size() - n) / 2, bytes.size() - n})
-        builder.add(bytes.subspan(at, n));
-    };
-    for (const TensorRef* tensor : source->tensors()) {
-      builder.add(tensor->name);
-      builder.add(static_cast<std::uint64_t>(tensor->dtype));
-      for (const std::int64_t dim : tensor->shape) builder.add(static_cast<std::uint64_t>(dim));
-      if (source->tensors().size() > 1) sample(tensor->bytes);
-    }
-    if (source->tensors().size() == 1) sample(source->row_bytes(first, rows));
-    return builder.key();
-  }
-
-  // Writes units [begin, end).
-  void run(std::size_t begin, std::size_t end, const KernelTable* table) const {
-    std::byte* out = to + begin * unit_bytes();
-    switch (work) {
-      case Work::kCopy: {
-        const std::span<const std::byte> bytes = source->row_bytes(first + begin, end - begin);
-        std::memcpy(out, bytes.data(), bytes.size());
-        return;
-      }
-      case Work::kScales:
-        return source->write_grid(reinterpret_cast<float*>(to));
-      case Work::kPack:
-        return pack(begin, end, table);
-      case Work::kBlocks:
-      case Work::kExpand:
-        break;
-    }
-    std::vector<float> wide;
-    for (std::size_t row = begin; row < end; row += kPanelRows) {
-      const std::size_t count = std::min<std::size_t>(kPanelRows, end - row);
-      std::byte* at = to + row * unit_bytes();
-      if (work == Work::kBlocks) {
-        source->write_blocks(first + row, count, at);
-        continue;
-      }
-      wide.resize(count * cols());
-      source->decode_rows(first + row, count, wide.data());
-      if (type == DType::kF32) {
-        std::memcpy(at, wide.data(), wide.size() * sizeof(float));
-        continue;
-      }
-      for (std::size_t i = 0; i < wide.size(); ++i) {
-        const bf16 value = bf16::from_float(wide[i]);
-        std::memcpy(at + i * sizeof value, &value, sizeof value);
-      }
-    }
-  }
-
-  // Panels [begin, end).
-  void pack(std::size_t begin, std::size_t end, const KernelTable* table) const {
-    std::vector<std::byte> blocks;
-    const std::size_t block_row = row_bytes_of(type, cols());
-    for (std::size_t unit = begin; unit < end; ++unit) {
-      const std::size_t row = first + unit * kPanelRows;
-      const std::size_t count = std::min<std::size_t>(kPanelRows, first + rows - row);
-      const std::byte* from = rows_of_blocks(row, count, blocks);
-      std::byte* panel = to + unit * unit_bytes();
-      const int n = static_cast<int>(count);
-      if (table != nullptr) {
-        table->pack_panel[type_index(type)](from, block_row, n, cols(), panel);
-      } else {
-        pack_panel(type, from, block_row, n, cols(), panel);
-      }
-    }
-  }
-
-  // `count` rows as blocks of `type`: those of the file, or made in `blocks`.
-  const std::byte* rows_of_blocks(std::size_t row, std::size_t count,
-                                  std::vector<std::byte>& blocks) const {
-    const bool same = source->type() == type;
-    if (same && source->kind() == StoredMatrix::Kind::kPlain)
-      return source->row_bytes(row, count).data();
-    const std::size_t block_row = row_bytes_of(type, cols());
-    blocks.resize(count * block_row);
-    if (same) {
-      source->write_blocks(row, count, blocks.data());
-      return blocks.data();
-    }
-    std::vector<float> wide(count * cols());
-    source->decode_rows(row, count, wide.data());
-    const auto encode = type == DType::kQ8_0 ? encode_q8_0 : encode_q4_0;
-    for (std::size_t r = 0; r < count; ++r)
-      encode(wide.data() + r * cols(), cols(), blocks.data() + r * block_row);
-    return blocks.data();
-  }
-
-  // Otherwise the copy and the file's pages would both count as ours.
-  void release(std::size_t begin, std::size_t end) const {
-    const auto let_go = [](const TensorRef& tensor, std::span<const std::byte> bytes) {
-      tensor.file->release(static_cast<std::size_t>(bytes.data() - tensor.file->bytes().data()),
-                           bytes.size());
-    };
-    const std::size_t row = first + begin * unit_rows();
-    const std::size_t last = first + std::min(end * unit_rows(), rows);
-    if (work == Work::kScales) return;
-    if (const auto bytes = source->row_bytes(row, last - row); !bytes.empty())
-      let_go(*source->tensors()[0], bytes);
-    if (source->tensors().size() == 1 || end < units()) return;
-    for (const TensorRef* tensor : source->tensors()) let_go(*tensor, tensor->bytes);
-  }
-};
 
 TensorBinder::TensorBinder(const Checkpoint& checkpoint) : TensorBinder(checkpoint, {}) {
   checks_only_ = true;
@@ -267,8 +99,8 @@ TensorBinder::Source TensorBinder::take(const std::string& name,
   return *found;
 }
 
-std::byte* TensorBinder::allocate(Job job, std::size_t nbytes, std::shared_ptr<const void>& owner) {
-  const std::size_t rounded = (nbytes + 63) / 64 * 64;
+std::byte* TensorBinder::allocate(WeightJob job, std::shared_ptr<const void>& owner) {
+  const std::size_t rounded = (job.nbytes() + 63) / 64 * 64;
   if (chunks_.empty() || chunks_.back().buffer->size() - chunks_.back().used < rounded) {
     AlignedBuffer buffer(std::max(rounded, kArenaBytes));
     if (options_.interleave) {
@@ -289,47 +121,26 @@ std::byte* TensorBinder::allocate(Job job, std::size_t nbytes, std::shared_ptr<c
 
 Weight TensorBinder::place(const Source& source, std::size_t first, std::size_t rows, MatrixUse use,
                            bool expand) {
-  using Kind = StoredMatrix::Kind;
-  using Work = Job::Work;
-  const std::size_t cols = source->cols();
-  if (checks_only_) return Weight::borrow(QuantFormat::kF32, rows, cols, nullptr, nullptr);
-  const bool in_groups = source->kind() == Kind::kGroups;
-  const bool expands =
-      (expand && source->kind() != Kind::kPlain) || (in_groups && !source->has_blocks());
-  const auto [format, type] =
-      expands ? expanded_form(options_) : weight_form(source->type(), cols, use, options_);
+  if (checks_only_)
+    return Weight::borrow(QuantFormat::kF32, rows, source->cols(), nullptr, nullptr);
+  const WeightJob job = weight_job(source, first, rows, use, expand, options_);
   std::shared_ptr<const void> owner;
   const std::byte* data = nullptr;
   const std::span<const std::byte> stored = source->row_bytes(first, rows);
   // Files promise no alignment; kernels need an element's.
-  const std::size_t element = is_block_type(type) ? 1 : dtype_bytes(type);
-  if (!in_groups && type == source->type() && stays_in_file(format, options_) &&
+  const std::size_t element = is_block_type(job.type) ? 1 : dtype_bytes(job.type);
+  if (job.work == WeightJob::Work::kCopy && stays_in_file(job.format, options_) &&
       reinterpret_cast<std::uintptr_t>(stored.data()) % element == 0) {
     data = stored.data();
     owner = source->tensors()[0]->file;
   } else {
-    const Work work = expands                          ? Work::kExpand
-                      : format == QuantFormat::kPanels ? Work::kPack
-                      : in_groups                      ? Work::kBlocks
-                                                       : Work::kCopy;
-    data = allocate({source, first, rows, work, format, type},
-                    Weight::bytes_of(format, type, rows, cols), owner);
+    data = allocate(job, owner);
   }
-  if (format != QuantFormat::kF8) {
-    return Weight::borrow(format, type, rows, cols, data, std::move(owner))
-        .with_factor(source->factor());
-  }
-  const StoredMatrix::Grid grid = source->grid();
+  if (job.format != QuantFormat::kF8) return made_weight(job, data, nullptr, std::move(owner));
   std::shared_ptr<const void> scales_owner;
-  const std::byte* scales = allocate({source, first, rows, Work::kScales, format, type},
-                                     grid.rows * grid.cols * sizeof(float), scales_owner);
-  return Weight::borrow_f8(
-      rows, cols, data,
-      {.values = reinterpret_cast<const float*>(scales),
-       .block_rows = static_cast<int>(grid.block_rows),
-       .block_cols = static_cast<int>(grid.block_cols),
-       .stride = grid.cols,
-       .first_row = static_cast<int>(first)},
+  const std::byte* scales = allocate(scales_job(job), scales_owner);
+  return made_weight(
+      job, data, scales,
       std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
           std::move(owner), std::move(scales_owner)));
 }
@@ -338,6 +149,13 @@ Weight TensorBinder::matrix(const std::string& name, int rows, int cols, MatrixU
   const Source source = take(name, {rows, cols});
   if (source == nullptr) return {};
   return place(source, 0, static_cast<std::size_t>(rows), use, false);
+}
+
+StreamedMatrix TensorBinder::streamed_matrix(const std::string& name, int rows, int cols,
+                                             MatrixUse use) {
+  const Source source = take(name, {rows, cols});
+  if (source == nullptr) return {};
+  return {name, weight_job(source, 0, static_cast<std::size_t>(rows), use, false, options_), use};
 }
 
 Weight TensorBinder::flat_matrix(const std::string& name,
@@ -399,14 +217,15 @@ void TensorBinder::log_formats() const {
 
 std::uint64_t TensorBinder::source_bytes() const {
   std::uint64_t total = 0;
-  for (const Job& job : jobs_) total += job.source_bytes();
+  for (const WeightJob& job : jobs_) total += job.source_bytes();
   return total;
 }
 
 // None where nothing is packed: a copy of copies saves no time.
 std::optional<PackedCache> TensorBinder::packed_cache() const {
-  const bool packs = std::any_of(jobs_.begin(), jobs_.end(),
-                                 [](const Job& job) { return job.work == Job::Work::kPack; });
+  const bool packs = std::any_of(jobs_.begin(), jobs_.end(), [](const WeightJob& job) {
+    return job.work == WeightJob::Work::kPack;
+  });
   if (options_.packed_cache.empty() || !packs) return std::nullopt;
   std::filesystem::path name;
   if (checkpoint_.gguf() != nullptr) {
@@ -426,7 +245,7 @@ PackedKey TensorBinder::packed_key() const {
   // Of what the config decides, only this is in no matrix's description.
   builder.add(static_cast<std::uint64_t>(quantisation_.gptq_zeros_less_one));
   std::set<const MappedFile*> files;
-  for (const Job& job : jobs_) {
+  for (const WeightJob& job : jobs_) {
     for (const TensorRef* tensor : job.source->tensors()) {
       const MappedFile* file = tensor->file.get();
       if (!files.insert(file).second) continue;
@@ -452,12 +271,12 @@ PackedKey TensorBinder::packed_key() const {
 
 void TensorBinder::run_jobs() {
   struct Piece {
-    const Job* job;
+    const WeightJob* job;
     std::size_t first, last;  // units
   };
   std::vector<Piece> pieces;
   const std::uint64_t total = source_bytes();
-  for (const Job& job : jobs_) {
+  for (const WeightJob& job : jobs_) {
     const std::size_t step = std::max<std::size_t>(1, kPieceBytes / job.unit_bytes());
     for (std::size_t unit = 0; unit < job.units(); unit += step)
       pieces.push_back({&job, unit, std::min(job.units(), unit + step)});

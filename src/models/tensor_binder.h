@@ -19,7 +19,9 @@
 #include "checkpoint/stored_matrix.h"
 #include "models/model.h"
 #include "models/packed_cache.h"
+#include "models/streamed_expert.h"
 #include "models/weight_form.h"
+#include "models/weight_job.h"
 #include "tensor/weight.h"
 
 namespace glint {
@@ -41,6 +43,10 @@ class TensorBinder {
   // A tensor `shape` of plain floats, such as a convolution's, seen as [first size, product of the
   // others]; kKept.
   Weight flat_matrix(const std::string& name, std::initializer_list<std::int64_t> shape);
+  // Who reads the experts when they are wanted; null when they are to be taken by matrix().
+  const std::shared_ptr<ExpertStore>& expert_store() const { return options_.expert_store; }
+  // What matrix() would make of it, made later and elsewhere.
+  StreamedMatrix streamed_matrix(const std::string& name, int rows, int cols, MatrixUse use);
   // One matrix a head out of a tensor `shape`, seen as [product of all but the last, last]: rows
   // [head * head_rows + first, ... + rows) for each head. Quantised ones become bf16, or float32
   // with f32 compute: heads cut blocks of scales anywhere, and they are 0.7 % of a released model.
@@ -54,6 +60,8 @@ class TensorBinder {
   bool has(const std::string& name) const { return stores_matrix(checkpoint_, name); }
   // Whether two matrices are stored alike, down to the bytes, all of which are read.
   bool same_contents(const std::string& name, const std::string& other) const;
+  // What was read of the files so far stops counting as this process's memory.
+  void release() const { checkpoint_.release(); }
   // Tensors that are left alone on purpose.
   void skip(const std::function<bool(std::string_view)>& matches);
 
@@ -69,8 +77,6 @@ class TensorBinder {
   void load();
 
  private:
-  struct Job;  // a matrix on its way to memory
-
   using Source = std::shared_ptr<const StoredMatrix>;
 
   Source take(const std::string& name, std::initializer_list<std::int64_t> shape,
@@ -79,7 +85,7 @@ class TensorBinder {
   Weight place(const Source& source, std::size_t first, std::size_t rows, MatrixUse use,
                bool expand);
   // Memory for a job that fills it.
-  std::byte* allocate(Job job, std::size_t nbytes, std::shared_ptr<const void>& owner);
+  std::byte* allocate(WeightJob job, std::shared_ptr<const void>& owner);
   bool same_bytes(const TensorRef& a, const TensorRef& b) const;
   bool is_silent_bias(const TensorRef& tensor) const;
   void log_formats() const;
@@ -93,7 +99,7 @@ class TensorBinder {
   bool checks_only_ = false;
   QuantConfig quantisation_;
   std::set<std::string> schemes_;  // of the matrices that were taken
-  std::vector<Job> jobs_;
+  std::vector<WeightJob> jobs_;
   std::vector<PackedChunk> chunks_;  // the next matrices go to the last
   std::set<std::string, std::less<>> used_;
   std::vector<std::string> problems_;

@@ -80,7 +80,7 @@ void gate_apart(Exec& exec, Compute compute, const Prepared& p, const float* x, 
 }  // namespace
 
 void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
-               std::span<const MlpGroup> groups, float* y) {
+               std::span<const MlpGroup> groups, float* y, bool accumulate) {
   Workspace::Scope scope(exec.workspace);
   const std::size_t count = groups.size();
   const int num_threads = exec.pool.num_threads();
@@ -151,8 +151,8 @@ void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
     args.n1 = std::min(args.n0 + columns, d);
     args.y_stride = static_cast<std::size_t>(d);
     args.scratch = workers.of(worker);
-    const bool first_writes_all = count > 0 && groups[0].rows.empty();
-    if (!first_writes_all) {
+    const bool first_writes_all = !accumulate && count > 0 && groups[0].rows.empty();
+    if (!accumulate && !first_writes_all) {
       for (int r = 0; r < num_rows; ++r) {
         std::memset(y + static_cast<std::size_t>(r) * args.y_stride + args.n0, 0,
                     static_cast<std::size_t>(args.n1 - args.n0) * sizeof(float));

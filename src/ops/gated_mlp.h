@@ -26,8 +26,9 @@ struct MlpGroup {
 };
 
 // y[r] = sum over groups that hold r, in the order of `groups`, of scale * down(silu(gate(x[r])) *
-// up(x[r])). x and y are dense [num_rows, d]; y is overwritten.
+// up(x[r])). x and y are dense [num_rows, d]; y is overwritten, or with `accumulate` added to,
+// which continues the sum of a former call.
 void gated_mlp(Exec& exec, Compute compute, const float* x, int num_rows, int d,
-               std::span<const MlpGroup> groups, float* y);
+               std::span<const MlpGroup> groups, float* y, bool accumulate = false);
 
 }  // namespace glint

@@ -423,6 +423,7 @@ struct Metrics::State {
   Total steps, cancelled, failed;
   Counter *reasoning_tokens = nullptr, *cached_tokens = nullptr;
   std::map<std::string, Total, std::less<>> expert_tokens;
+  std::map<std::string, Total, std::less<>> streamed_experts;  // by name
 
   std::optional<Total> evicted_snapshots;
 
@@ -511,6 +512,7 @@ void Metrics::on_engine(const EngineStats& stats) {
   state_->cancelled.advance_to(static_cast<double>(stats.cancelled));
   state_->failed.advance_to(static_cast<double>(stats.failed));
   if (stats.cache.total_states > 0) state_->on_states(stats.cache);
+  if (stats.experts) on_streamed_experts(*stats.experts);
   if (stats.drafts.mode == DraftMode::kOff) return;
   on_spec_decode({.drafts = stats.drafts.rounds,
                   .draft_tokens = stats.drafts.drafted,
@@ -549,6 +551,37 @@ void Metrics::on_expert_tokens(std::string_view layer_group, std::uint64_t total
     found = state_->expert_tokens.emplace(label, Total(counter)).first;
   }
   found->second.advance_to(static_cast<double>(total));
+}
+
+void Metrics::on_streamed_experts(const ExpertStats& stats) {
+  const auto total = [this](const char* name, const char* help, double value) {
+    auto found = state_->streamed_experts.find(name);
+    if (found == state_->streamed_experts.end()) {
+      found =
+          state_->streamed_experts.emplace(name, Total(state_->registry.counter(name, help))).first;
+    }
+    found->second.advance_to(value);
+  };
+  const auto gauge = [this](const char* name, const char* help, std::uint64_t value) {
+    state_->registry.gauge(name, help).Set(static_cast<double>(value));
+  };
+  gauge("glint_streamed_experts", "Experts on disk.", stats.num_experts);
+  gauge("glint_streamed_experts_cached", "Experts that fit memory at once.", stats.num_slots);
+  gauge("glint_streamed_experts_memory_bytes", "Memory of those.", stats.memory_bytes);
+  total("glint_streamed_expert_uses_total", "Uses of an expert by a step.",
+        static_cast<double>(stats.uses));
+  total("glint_streamed_expert_misses_total", "Uses that had to read the expert.",
+        static_cast<double>(stats.misses));
+  total("glint_streamed_expert_reads_ahead_total", "Experts read because the next layer might.",
+        static_cast<double>(stats.reads_ahead));
+  total("glint_streamed_expert_reads_ahead_used_total", "Those that were then used.",
+        static_cast<double>(stats.reads_ahead_used));
+  total("glint_streamed_expert_read_bytes_total", "Read from disk.",
+        static_cast<double>(stats.bytes_read));
+  total("glint_streamed_expert_read_seconds_total", "In which the disk was being read.",
+        stats.read_seconds);
+  total("glint_streamed_expert_wait_seconds_total", "In which steps waited for the disk.",
+        stats.wait_seconds);
 }
 
 void Metrics::on_numa_remote_ratio(double ratio) {

@@ -76,6 +76,7 @@ class Metrics {
   void on_memory(std::string_view kind, std::uint64_t nbytes);  // "weights", "kv_cache", ...
   void on_spec_decode(const SpecDecodeTotals& totals);
   void on_expert_tokens(std::string_view layer_group, std::uint64_t total);
+  void on_streamed_experts(const ExpertStats& stats);
   void on_numa_remote_ratio(double ratio);  // of reads that went to another node's memory
 
   // Exposition format 0.0.4, with process_* read now.

@@ -73,6 +73,7 @@ class Driver {
     const Batch batch{tokens_, spans_, logit_rows_};
     session_.model->forward(*session_.exec, *session_.cache, batch,
                             std::span(logits_).first(logit_rows_.size() * vocab_size()));
+    GLINT_TRY_VOID(session_.model->take_failure());
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       sequences[i].commit(std::span(tokens_).subspan(static_cast<std::size_t>(spans_[i].begin),
                                                      static_cast<std::size_t>(count)));
@@ -179,9 +180,23 @@ Result<BenchResult> run_bench(Session& session, const BenchResult& test, int rep
   GLINT_TRY(const double ignored, measure(driver, warm_up, chunk));
   static_cast<void>(ignored);
   BenchResult result = test;
+  if (const ExpertSource* experts = session.model->experts()) result.experts = experts->stats();
   for (int i = 0; i < repetitions; ++i) {
     GLINT_TRY(const double speed, measure(driver, test, chunk));
     result.tokens_per_s.push_back(speed);
+  }
+  if (result.experts) {
+    const ExpertStats before = *result.experts;
+    ExpertStats& used = *result.experts;
+    used = session.model->experts()->stats();
+    used.uses -= before.uses;
+    used.misses -= before.misses;
+    used.reads -= before.reads;
+    used.reads_ahead -= before.reads_ahead;
+    used.reads_ahead_used -= before.reads_ahead_used;
+    used.bytes_read -= before.bytes_read;
+    used.read_seconds -= before.read_seconds;
+    used.wait_seconds -= before.wait_seconds;
   }
   return result;
 }

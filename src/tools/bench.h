@@ -3,6 +3,7 @@
 // prefill.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,13 @@ struct BenchResult {
   int depth = 0;
   int parallel = 1;
   std::vector<double> tokens_per_s = {};  // one per repetition, of all sequences together
+  // Where experts are streamed: what all repetitions together did.
+  std::optional<ExpertStats> experts = {};
   double median() const;
+  // Tokens of all repetitions.
+  double total_tokens() const {
+    return 1.0 * tokens * parallel * static_cast<double>(tokens_per_s.size());
+  }
 };
 
 // What bounds a test on this machine.

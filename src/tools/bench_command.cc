@@ -97,6 +97,25 @@ double steps_per_s(const BenchResult& result) {
   return result.median() / (result.prefill ? result.tokens : result.parallel);
 }
 
+double read_rate(const ExpertStats& stats) {
+  return stats.read_seconds > 0 ? static_cast<double>(stats.bytes_read) / stats.read_seconds : 0;
+}
+
+Json experts_json(const BenchResult& result) {
+  const ExpertStats& stats = *result.experts;
+  Json json;
+  json.set("hit_rate", stats.hit_rate());
+  json.set("uses", stats.uses);
+  json.set("misses", stats.misses);
+  json.set("reads_ahead", stats.reads_ahead);
+  json.set("reads_ahead_used", stats.reads_ahead_used);
+  json.set("bytes_read_per_token", static_cast<double>(stats.bytes_read) / result.total_tokens());
+  json.set("read_bytes_per_s", read_rate(stats));
+  json.set("read_seconds", stats.read_seconds);
+  json.set("wait_seconds", stats.wait_seconds);
+  return json;
+}
+
 Json result_json(const BenchResult& result, const BenchFloor& floor) {
   Json json;
   json.set("test", result.prefill ? "pp" : "tg");
@@ -112,6 +131,7 @@ Json result_json(const BenchResult& result, const BenchFloor& floor) {
   json.set("floor_tokens_per_s", floor.tokens_per_s);
   json.set("bound_by", floor.compute_bound ? "compute" : "bandwidth");
   json.set("of_floor", result.median() / floor.tokens_per_s);
+  if (result.experts) json.set("experts", experts_json(result));
   return json;
 }
 
@@ -151,6 +171,16 @@ void print_result(const BenchResult& result, const BenchFloor& floor) {
                 100 * result.median() / floor.tokens_per_s,
                 floor.compute_bound ? "compute" : "bandwidth")
                 .c_str());
+  if (result.experts) {
+    const ExpertStats& stats = *result.experts;
+    std::puts(
+        fmt::format("  experts in memory {:.1f} %, {} read per token at {:.2f} GB/s; {} of {} "
+                    "read ahead were used",
+                    100 * stats.hit_rate(),
+                    format_bytes(static_cast<double>(stats.bytes_read) / result.total_tokens()),
+                    read_rate(stats) / 1e9, stats.reads_ahead_used, stats.reads_ahead)
+            .c_str());
+  }
   std::fflush(stdout);
 }
 
@@ -240,6 +270,7 @@ void size_session(const std::vector<BenchResult>& tests, const BenchPlan& plan,
   options->text = !plan.drafts.empty();
   options->engine = false;
   options->prefix_cache = false;
+  options->keeps_expert_history = false;  // made-up tokens choose made-up experts
 }
 
 int run(BenchOptions& options) {

@@ -51,14 +51,6 @@ Status unpack_into(const fs::path& folder) {
   return {};
 }
 
-std::optional<fs::path> user_cache_folder() {
-  const char* xdg = std::getenv("XDG_CACHE_HOME");
-  if (xdg != nullptr && fs::path(xdg).is_absolute()) return fs::path(xdg);
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && fs::path(home).is_absolute()) return fs::path(home) / ".cache";
-  return std::nullopt;
-}
-
 Result<fs::path> new_temporary_folder() {
   std::error_code failed;
   fs::path base = fs::temp_directory_path(failed);
@@ -74,6 +66,14 @@ Result<fs::path> new_temporary_folder() {
 }
 
 }  // namespace
+
+std::optional<fs::path> user_cache_folder() {
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  if (xdg != nullptr && fs::path(xdg).is_absolute()) return fs::path(xdg);
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && fs::path(home).is_absolute()) return fs::path(home) / ".cache";
+  return std::nullopt;
+}
 
 ModelFolder::ModelFolder(fs::path path, bool temporary)
     : path_(std::move(path)), temporary_(temporary) {}

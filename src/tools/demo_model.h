@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -34,6 +35,9 @@ Result<ModelFolder> unpack_demo_model();
 
 // The folder that a MODEL argument means: the demo model for "" and "demo", else the path itself.
 Result<ModelFolder> model_folder(const std::string& model);
+
+// Where this user's programs keep what can be made anew: $XDG_CACHE_HOME or ~/.cache.
+std::optional<std::filesystem::path> user_cache_folder();
 
 // "demo-<16 hex digits>", from the content of all files.
 std::string demo_folder_name();

@@ -11,12 +11,16 @@
 #include "models/weight_form.h"
 #include "tools/commands.h"
 #include "tools/demo_model.h"
+#include "tools/machine_probe.h"
 #include "tools/options.h"
 #include "tools/program.h"
+#include "tools/streaming_forecast.h"
 #include "tools/text_source.h"
 
 namespace glint {
 namespace {
+
+constexpr std::size_t kProbeBytes = 256u << 20;
 
 struct InspectOptions {
   std::string model;
@@ -25,6 +29,18 @@ struct InspectOptions {
   int parallel = 1;
   SessionOptions session;  // for --isa, --threads and what --weights would cost
   LogOptions log;
+};
+
+// How the model would lie in memory, and what streaming would make of its speed.
+struct PlanReport {
+  MemoryPlan memory;
+  ExpectedHits hits;
+  StreamingForecast forecast;
+  double memory_bytes_per_s = 0, disk_bytes_per_s = 0;  // 0: not measured
+
+  double tokens_per_s() const {
+    return forecast.tokens_per_s(memory_bytes_per_s, disk_bytes_per_s);
+  }
 };
 
 struct Report {
@@ -40,6 +56,7 @@ struct Report {
   int context = 0;
   int parallel = 1;
   bool has_weights = false;
+  std::optional<PlanReport> plan;
 
   double weight_bytes_per_token() const { return bytes_read(*info, weights, 1); }
   std::uint64_t bytes_per_token() const { return info ? info->cache.bytes_per_token() : 0; }
@@ -63,6 +80,7 @@ void declare(Flags& flags, InspectOptions* options) {
   flags.text("--isa", &options->session.isa, "NAME", "as in the other commands");
   flags.integer("-t,--threads", &options->session.threads, "N", "as in the other commands", 1,
                 4096);
+  declare_memory(flags, &options->session);
   declare_weights(flags, &options->session);
   declare_log(flags, &options->log);
 }
@@ -83,7 +101,39 @@ void inspect_text(const Checkpoint& checkpoint, Report* report) {
   }
 }
 
+// What the other commands would plan, with the context and the sequences asked for here.
+void inspect_plan(const Checkpoint& checkpoint, const InspectOptions& options, Report* report) {
+  MemoryRequest request;
+  request.context = std::min(options.context, report->info->max_position_embeddings);
+  request.num_sequences = options.parallel;
+  request.load = load_options(options.session);
+  request.limit = options.session.memory_limit;
+  request.streaming = streaming_of(options.session);
+  auto memory = plan_memory(*report->info, report->info->cache, request, report->memory);
+  if (!memory) {
+    report->notes.push_back(memory.error().message);
+    return;
+  }
+  PlanReport plan;
+  plan.memory = std::move(*memory);
+  if (plan.memory.streams) {
+    plan.hits = expected_hits(checkpoint, *report->info, plan.memory,
+                              expert_history_path(options.session.expert_history, checkpoint));
+    plan.forecast = forecast_streaming(*report->info, report->weights, plan.hits.rate);
+    ThreadPool pool(report->threads);
+    plan.memory_bytes_per_s = read_bandwidth(pool, kProbeBytes);
+    const auto disk = disk_bandwidth(checkpoint, plan.forecast.disk_burst);
+    if (disk) {
+      plan.disk_bytes_per_s = *disk;
+    } else {
+      report->notes.push_back("the disk was not measured: " + disk.error().message);
+    }
+  }
+  report->plan = std::move(plan);
+}
+
 void inspect_memory(const Report& report, std::vector<std::string>* notes) {
+  if (report.plan) return;
   const std::uint64_t needed = resident_bytes(report.weights) + report.cache_bytes();
   if (!report.has_weights || needed <= report.memory.bytes) return;
   notes->push_back(fmt::format(
@@ -127,6 +177,9 @@ void inspect_model(const std::filesystem::path& path, const InspectOptions& opti
   }
   report->weights = place_weights(*report->info, load_options(options.session));
   inspect_text(**checkpoint, report);
+  const bool fits = resident_bytes(report->weights) + report->cache_bytes() <= report->memory.bytes;
+  if (options.session.memory_limit > 0 || options.session.stream_experts == "on" || !fits)
+    inspect_plan(**checkpoint, options, report);
   inspect_memory(*report, &report->notes);
 }
 
@@ -229,6 +282,33 @@ void add_model_json(const Report& report, Json* json) {
   json->set("context", info.max_position_embeddings);
 }
 
+Json plan_json(const PlanReport& plan) {
+  const MemoryPlan& memory = plan.memory;
+  Json json;
+  json.set("limit", memory.limit);
+  json.set("total_bytes", memory.total());
+  json.set("resident_bytes", memory.weights);
+  json.set("kv_cache_bytes", memory.cache);
+  json.set("context", memory.context);
+  json.set("streams", memory.streams);
+  if (!memory.streams) return json;
+  json.set("scratch_bytes", memory.scratch + memory.logits);
+  json.set("chunk", memory.chunk);
+  json.set("streamed_bytes", memory.streamed);
+  json.set("expert_cache_bytes", memory.expert_cache);
+  json.set("experts", memory.num_experts);
+  json.set("experts_in_memory", memory.num_slots);
+  json.set("assumed_hit_rate", plan.hits.rate);
+  json.set("hit_rate_source", plan.hits.source);
+  json.set("memory_bytes_per_token", plan.forecast.memory_bytes);
+  json.set("disk_bytes_per_token", plan.forecast.disk_bytes);
+  if (plan.tokens_per_s() == 0) return json;
+  json.set("memory_bytes_per_s", plan.memory_bytes_per_s);
+  json.set("disk_bytes_per_s", plan.disk_bytes_per_s);
+  json.set("expected_tokens_per_s", plan.tokens_per_s());
+  return json;
+}
+
 void print_json(const Report& report) {
   Json json;
   json.set("model_type", report.model_type);
@@ -238,6 +318,7 @@ void print_json(const Report& report) {
   machine.set("threads", report.threads);
   machine.set("available_memory", report.memory.bytes);
   json.set("machine", std::move(machine));
+  if (report.plan) json.set("plan", plan_json(*report.plan));
   json.set("verdict", report.refusal.empty() ? "ok" : "refused");
   if (!report.refusal.empty()) json.set("reason", report.refusal);
   Json notes(Json::Array{});
@@ -316,6 +397,39 @@ void print_model(const Report& report) {
   print_line("Context", fmt::format("up to {} tokens", info.max_position_embeddings));
 }
 
+void print_plan(const PlanReport& plan) {
+  const MemoryPlan& memory = plan.memory;
+  const auto text = [](double bytes) { return format_bytes(bytes); };
+  const auto count = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  if (!memory.streams) {
+    print_line("Plan",
+               fmt::format("all in memory: weights {} + cache {} ({} tokens) + logits {} = "
+                           "{} of {}",
+                           count(memory.weights), count(memory.cache), memory.context,
+                           count(memory.logits), count(memory.total()), count(memory.limit)));
+    return;
+  }
+  print_line("Plan", fmt::format("experts are streamed from disk: {} of {}", count(memory.total()),
+                                 count(memory.limit)));
+  print_line("", fmt::format("resident: weights {}, cache {} ({} tokens), {} for the program and "
+                             "steps of {} tokens",
+                             count(memory.weights), count(memory.cache), memory.context,
+                             count(memory.scratch + memory.logits), memory.chunk));
+  print_line("", fmt::format("on disk: {} experts, {}; {} of them fit the expert cache of {}",
+                             memory.num_experts, count(memory.streamed), memory.num_slots,
+                             count(memory.expert_cache)));
+  print_line("", fmt::format("a token reads {} from memory and {} from disk, if {:.0f} % of its "
+                             "experts are in memory ({})",
+                             text(plan.forecast.memory_bytes), text(plan.forecast.disk_bytes),
+                             100 * plan.hits.rate, plan.hits.source));
+  if (plan.tokens_per_s() == 0) return;
+  print_line(
+      "",
+      fmt::format("measured here: memory {:.1f} GB/s, these files {:.2f} GB/s; expected: "
+                  "{:.3g} tok/s",
+                  plan.memory_bytes_per_s / 1e9, plan.disk_bytes_per_s / 1e9, plan.tokens_per_s()));
+}
+
 void print_text(const Report& report) {
   if (report.info) {
     print_model(report);
@@ -326,6 +440,7 @@ void print_text(const Report& report) {
              fmt::format("{}, {} threads ({}), {} of memory ({})", report.isa, report.threads,
                          report.cpus.why, format_bytes(static_cast<double>(report.memory.bytes)),
                          report.memory.source));
+  if (report.plan) print_plan(*report.plan);
   for (const std::string& note : report.notes) print_line("Note", note);
   print_line("Verdict", report.refusal.empty() ? "ok" : "refused: " + report.refusal);
 }

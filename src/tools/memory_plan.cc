@@ -11,6 +11,7 @@
 
 #include "models/weight_form.h"
 #include "tools/flags.h"
+#include "tools/state_plan.h"
 
 namespace glint {
 namespace {
@@ -118,8 +119,10 @@ std::size_t pages_for(int context, int sequences) {
   return pages * static_cast<std::size_t>(sequences);
 }
 
-Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
-                               const MemoryRequest& request, const AvailableMemory& available) {
+namespace {
+
+Result<MemoryPlan> plan_resident(const ModelInfo& info, const CacheSpec& cache,
+                                 const MemoryRequest& request, const AvailableMemory& available) {
   const std::uint64_t page_bytes = std::max<std::uint64_t>(
       1, cache.bytes_per_page() * (request.load.compute == Compute::kF32 ? 2 : 1));
   const int longest = info.max_position_embeddings;
@@ -130,6 +133,7 @@ Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
                     request.context, longest));
   }
   MemoryPlan plan;
+  plan.chunk = request.chunk;
   plan.limit = request.limit > 0 ? request.limit : available.bytes;
   plan.limit_source = request.limit > 0 ? "--memory" : available.source;
   plan.weights = resident_bytes(place_weights(info, request.load));
@@ -167,6 +171,153 @@ Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
                   format_bytes(static_cast<double>(plan.limit)),
                   largest_that_fits(room, page_bytes, request.num_sequences, longest),
                   request.limit > 0 ? "" : "; --memory SIZE overrides the measurement"));
+}
+
+// The experts of a model, as they would be streamed.
+struct StreamedExperts {
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;       // of all of them
+  std::uint64_t slot_bytes = 0;  // memory for one
+  std::uint64_t reading = 0;     // memory that reading takes besides
+  std::uint64_t resident = 0;    // the rest of the weights
+};
+
+StreamedExperts streamed_experts(const ModelInfo& info, const LoadOptions& load) {
+  // What direct reads bring along, of each matrix.
+  constexpr std::uint64_t kSlack = 3 * 8192;
+  constexpr std::uint64_t kBuffers = 3;
+  StreamedExperts experts;
+  std::uint64_t matrices = 0, stored = 0;
+  bool packs = false;
+  for (const PlacedGroup& group : place_weights(info, load)) {
+    if (group.stored.part != WeightPart::kExperts) {
+      experts.resident += group.bytes;
+      continue;
+    }
+    matrices += group.stored.count;
+    experts.bytes += group.bytes;
+    stored += group.stored.nbytes * group.stored.count;
+    packs = packs || group.form.format == QuantFormat::kPanels || group.stored.in_parts ||
+            group.stored.expanded;
+  }
+  experts.count = matrices / 3;
+  if (experts.count == 0 || info.num_experts == 0) return {};
+  experts.slot_bytes = experts.bytes / experts.count + kSlack;
+  if (packs) experts.reading = kBuffers * (stored / experts.count + kSlack);
+  if (load.draft != DraftLayer::kOff) {
+    // One more layer like the others; what else it has becomes what the others become.
+    const std::uint64_t num_layers = experts.count / static_cast<std::uint64_t>(info.num_experts);
+    const std::uint64_t of_layer = stored / std::max<std::uint64_t>(1, num_layers);
+    experts.resident += info.draft.copy_bytes + info.draft.weight_bytes -
+                        std::min(info.draft.weight_bytes, of_layer);
+    experts.bytes += experts.bytes / std::max<std::uint64_t>(1, num_layers);
+    experts.count += static_cast<std::uint64_t>(info.num_experts);
+  }
+  return experts;
+}
+
+// What a step of so many tokens takes at its widest, about; measured on models of both families.
+std::uint64_t workspace_bytes(const ModelInfo& info, int tokens) {
+  int head_values = 0;  // of a key, and of a value
+  for (const ModelInfo::HeadDim& dim : info.head_dims) {
+    if (dim.name == "qk_head_dim" || dim.name == "v_head_dim") head_values += dim.value;
+    if (dim.name == "head_dim") head_values += 2 * dim.value;
+  }
+  const auto u = [](int n) { return static_cast<std::uint64_t>(n); };
+  const std::uint64_t per_token = u(info.hidden_size) * (40 + 8 * u(info.experts_per_token)) +
+                                  u(info.num_heads) * u(head_values) * 12;
+  return u(tokens) * per_token;
+}
+
+Result<MemoryPlan> plan_streamed(const ModelInfo& info, const CacheSpec& cache,
+                                 const MemoryRequest& request, const AvailableMemory& available,
+                                 const StreamedExperts& experts) {
+  // The program, its libraries, the tokenizer, threads.
+  constexpr std::uint64_t kProcess = std::uint64_t{128} << 20;
+  constexpr int kLeastChunk = 128;
+  constexpr std::uint64_t kFewestSlots = 2;
+  const std::uint64_t page_bytes = std::max<std::uint64_t>(
+      1, cache.bytes_per_page() * (request.load.compute == Compute::kF32 ? 2 : 1));
+  MemoryPlan plan;
+  plan.streams = true;
+  // What is available changes: nobody promised it.
+  plan.limit = request.limit > 0 ? request.limit : available.bytes / 10 * 9;
+  plan.limit_source = request.limit > 0 ? "--memory" : available.source + ", less a tenth,";
+  plan.weights = experts.resident;
+  plan.streamed = experts.bytes;
+  plan.num_experts = experts.count;
+  plan.logits = static_cast<std::uint64_t>(request.num_sequences) *
+                static_cast<std::uint64_t>(info.vocab_size) * sizeof(float);
+  // Long steps read each expert for more tokens, but what they need grows too.
+  plan.chunk = request.chunk;
+  while (!request.fixed_chunk && plan.chunk > kLeastChunk &&
+         workspace_bytes(info, plan.chunk) > plan.limit / 8)
+    plan.chunk /= 2;
+  plan.scratch = kProcess + workspace_bytes(info, plan.chunk) +
+                 plan_states(cache, request.num_sequences, 0, 0).total();
+  const std::uint64_t fewest = kFewestSlots * experts.slot_bytes + experts.reading;
+  const std::uint64_t fixed = plan.weights + plan.logits + plan.scratch;
+  const std::uint64_t room = plan.limit - std::min(plan.limit, fixed + fewest);
+  const int longest = info.max_position_embeddings;
+  plan.context = request.context;
+  if (plan.context == 0) {
+    // Most of the room is for experts.
+    const std::uint64_t fits =
+        room / 4 / page_bytes / static_cast<std::uint64_t>(request.num_sequences) * kPageSize;
+    plan.context = static_cast<int>(std::clamp<std::uint64_t>(
+        fits, static_cast<std::uint64_t>(std::min(longest, kLeastContext)),
+        static_cast<std::uint64_t>(std::min(longest, kDefaultContext))));
+  }
+  plan.num_pages = pages_for(plan.context, request.num_sequences);
+  plan.cache = plan.num_pages * page_bytes;
+  const auto text = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  if (plan.cache > room) {
+    return exhausted(fmt::format(
+        "not enough memory, even with the experts on disk: other weights {} + cache {} ({} x {} "
+        "tokens) + logits {} + the program and a step of {} tokens {} + the fewest experts {} = "
+        "{}, but {} gives {}{}",
+        text(plan.weights), text(plan.cache), request.num_sequences, plan.context,
+        text(plan.logits), plan.chunk, text(plan.scratch), text(fewest),
+        text(fixed + fewest + plan.cache), plan.limit_source, text(plan.limit),
+        largest_that_fits(room, page_bytes, request.num_sequences, longest)));
+  }
+  const StatePlan kept = plan_states(cache, request.num_sequences, -1, room - plan.cache);
+  plan.num_snapshots = static_cast<int>(kept.num_snapshots);
+  plan.scratch += kept.snapshots;
+  const std::uint64_t whole = experts.count * experts.slot_bytes + experts.reading;
+  plan.expert_cache = std::min(whole, plan.limit - fixed - plan.cache - kept.snapshots);
+  plan.num_slots =
+      std::min(experts.count, (plan.expert_cache - experts.reading) / experts.slot_bytes);
+  return plan;
+}
+
+}  // namespace
+
+Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
+                               const MemoryRequest& request, const AvailableMemory& available) {
+  const bool can_stream = request.streaming != ExpertStreaming::kOff &&
+                          request.load.placement == WeightPlacement::kResident;
+  const StreamedExperts experts =
+      can_stream ? streamed_experts(info, request.load) : StreamedExperts();
+  if (request.streaming == ExpertStreaming::kOn && experts.count == 0) {
+    return unsupported(info.num_experts == 0
+                           ? "--stream-experts on: this model has no routed experts"
+                           : "--stream-experts on and --mmap exclude each other: one reads experts "
+                             "into memory of its own, the other leaves all weights to the system");
+  }
+  auto resident = plan_resident(info, cache, request, available);
+  if (experts.count == 0 || request.streaming == ExpertStreaming::kOff) return resident;
+  const bool fits = resident || resident.error().code != ErrorCode::kExhausted;
+  if (request.streaming == ExpertStreaming::kAuto) {
+    if (fits) return resident;
+    // A shorter context that fits with all weights in memory is better than what disks give.
+    MemoryRequest least = request;
+    least.context = std::min(info.max_position_embeddings, kLeastContext);
+    if (request.context > 0 && plan_resident(info, cache, least, available)) return resident;
+  } else if (!fits && resident.error().code == ErrorCode::kInvalidArgument) {
+    return resident;
+  }
+  return plan_streamed(info, cache, request, available, experts);
 }
 
 std::uint64_t peak_resident_bytes() {

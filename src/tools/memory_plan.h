@@ -28,8 +28,21 @@ struct MemoryPlan {
   std::string limit_source;
   int context = 0;            // tokens of one sequence
   std::size_t num_pages = 0;  // for all sequences at full length
-  std::uint64_t total() const { return weights + cache + logits; }
+  int chunk = 0;              // most tokens of a step
+  // Where experts are streamed, they are not in `weights`; `scratch` is all that the process needs
+  // besides.
+  bool streams = false;
+  std::uint64_t streamed = 0;      // bytes of experts, in the form that kernels read
+  std::uint64_t num_experts = 0;   // those
+  std::uint64_t expert_cache = 0;  // memory for some of them, and for reading
+  std::uint64_t num_slots = 0;     // how many it holds, about
+  std::uint64_t scratch = 0;
+  int num_snapshots = 0;  // of recurrent states, counted in `scratch`; as tools/state_plan.h says
+  std::uint64_t total() const { return weights + cache + logits + expert_cache + scratch; }
 };
+
+// Whether experts are read from disk as they are needed. kAuto: where the weights do not fit.
+enum class ExpertStreaming { kAuto, kOn, kOff };
 
 struct MemoryRequest {
   int context = 0;  // 0: the largest that fits, at most the model's and 32768
@@ -38,6 +51,9 @@ struct MemoryRequest {
   // f32 compute take twice their bf16 bytes.
   LoadOptions load = {};
   std::uint64_t limit = 0;  // 0: what is available
+  ExpertStreaming streaming = ExpertStreaming::kAuto;
+  int chunk = 2048;  // most tokens of a step, or, unless it is fixed, less
+  bool fixed_chunk = false;
 };
 
 // Errors: kInvalidArgument (context beyond the model's), kExhausted naming the sums and the largest

@@ -48,6 +48,34 @@ void declare_weights(Flags& flags, SessionOptions* options) {
                "auto)");
 }
 
+void declare_memory(Flags& flags, SessionOptions* options) {
+  flags.custom(
+      "--memory", "SIZE",
+      "refuse to start when weights and cache need more, for example 20GiB, or stream the experts "
+      "(default: what is free and what the cgroup allows)",
+      [options](const std::string& value) -> Status {
+        GLINT_TRY(options->memory_limit, parse_bytes(value));
+        if (options->memory_limit == 0) return invalid_argument("'0' leaves no memory at all");
+        return {};
+      });
+  flags.choice("--stream-experts", &options->stream_experts, {"auto", "on", "off"},
+               "leave the routed experts on disk and read them as they are chosen, into what "
+               "memory is left: for models larger than memory; slow without a fast disk. auto: "
+               "where the weights do not fit (default auto)");
+  flags.custom("--expert-read-ahead", "on|off",
+               "of streamed experts: guess what the next layer needs and read it meanwhile "
+               "(default on)",
+               [options](const std::string& value) -> Status {
+                 if (value != "on" && value != "off")
+                   return invalid_argument(fmt::format("'{}' is none of on|off", value));
+                 options->read_ahead = value == "on";
+                 return {};
+               });
+  flags.text("--expert-history", &options->expert_history, "FILE|off",
+             "of streamed experts: which were used, so that the next start reads those first "
+             "(default: a file in ~/.cache/glint)");
+}
+
 void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
   flags.group("Context and memory");
   flags.integer(
@@ -61,15 +89,7 @@ void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
         fmt::format("sequences that run at once, also -np (default {})", options->max_sequences), 1,
         4096);
   }
-  flags.custom(
-      "--memory", "SIZE",
-      "refuse to start when weights and cache need more, for example 20GiB (default: what is "
-      "free and what the cgroup allows)",
-      [options](const std::string& value) -> Status {
-        GLINT_TRY(options->memory_limit, parse_bytes(value));
-        if (options->memory_limit == 0) return invalid_argument("'0' leaves no memory at all");
-        return {};
-      });
+  declare_memory(flags, options);
   flags.custom("--prefix-cache", "on|off",
                "keep the cache of finished prompts for reuse (default on)",
                [options](const std::string& value) -> Status {

@@ -15,6 +15,8 @@ namespace glint {
 void declare_model(Flags& flags, std::string* model);
 // --mmap, --weights, --repack: what becomes of the weights.
 void declare_weights(Flags& flags, SessionOptions* options);
+// --memory, --stream-experts, ...: what may lie in memory, and what stays on disk.
+void declare_memory(Flags& flags, SessionOptions* options);
 // Those and --ctx, --threads, --isa, --compute, ... With `parallel` also --parallel.
 void declare_session(Flags& flags, SessionOptions* options, bool parallel);
 

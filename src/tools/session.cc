@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/numa.h"
+#include "checkpoint/gguf.h"
 #include "models/registry.h"
 #include "tools/demo_model.h"
 #include "tools/flags.h"
@@ -113,12 +114,21 @@ Status plan_drafts(const ModelInfo& info, MtpOptions& mtp, LoadOptions& load) {
   return {};
 }
 
-// Guessing ahead is given up before a model is refused for lack of memory.
+// Guessing ahead is given up before a model is refused for lack of memory, or before its experts
+// are left on disk.
 Result<MemoryPlan> plan_with_drafts(const ModelInfo& info, MemoryRequest request, MtpOptions& mtp,
                                     LoadOptions& load) {
   const AvailableMemory available = available_memory();
   request.load = load;
   if (load.draft == DraftLayer::kOff) return plan_memory(info, info.cache, request, available);
+  if (request.streaming == ExpertStreaming::kAuto && !mtp.required) {
+    MemoryRequest apart = request;
+    apart.streaming = ExpertStreaming::kOff;
+    auto with = plan_memory(info, info.draft.cache, apart, available);
+    if (with.has_value() || with.error().code != ErrorCode::kExhausted) return with;
+    apart.load.draft = DraftLayer::kOff;
+    if (plan_memory(info, info.cache, apart, available)) request.streaming = ExpertStreaming::kOff;
+  }
   auto with = plan_memory(info, info.draft.cache, request, available);
   if (with.has_value() || with.error().code != ErrorCode::kExhausted || mtp.required) return with;
   request.load.draft = DraftLayer::kOff;
@@ -156,6 +166,8 @@ LoadOptions load_options(const SessionOptions& options) {
   load.repack = options.repack != "off";
   load.interleave = options.numa == "interleave";
   load.packed_cache = options.weights_cache;
+  load.streamed_experts.read_ahead = options.read_ahead;
+  load.streamed_experts.keeps_history = options.keeps_expert_history;
   return load;
 }
 
@@ -180,15 +192,42 @@ Result<SessionPlan> plan_session(SessionOptions options) {
   plan.load = load_options(options);
   GLINT_TRY_VOID(plan_drafts(plan.info, options.mtp, plan.load));
   request.limit = options.memory_limit;
+  request.streaming = streaming_of(options);
+  request.fixed_chunk = options.chunk != 0;
+  request.chunk = request.fixed_chunk ? options.chunk : kAloneChunk;
   GLINT_TRY(plan.memory, plan_with_drafts(plan.info, request, options.mtp, plan.load));
+  if (plan.memory.streams) {
+    plan.load.streamed_experts.enabled = true;
+    plan.load.streamed_experts.cache_bytes = plan.memory.expert_cache;
+    plan.load.streamed_experts.history =
+        expert_history_path(options.expert_history, *plan.checkpoint);
+  }
 
   options.isa = isa_name(plan.isa);
   options.threads = pick_threads(options.threads, plan.cpus);
   options.context = plan.memory.context;
-  plan.alone_chunk = options.chunk == 0 ? kAloneChunk : options.chunk;
-  if (options.chunk == 0) options.chunk = kSharedChunk;
+  plan.alone_chunk = plan.memory.chunk;
+  if (options.chunk == 0) options.chunk = std::min(kSharedChunk, plan.alone_chunk);
   plan.options = std::move(options);
   return plan;
+}
+
+ExpertStreaming streaming_of(const SessionOptions& options) {
+  if (options.stream_experts == "on") return ExpertStreaming::kOn;
+  return options.stream_experts == "off" ? ExpertStreaming::kOff : ExpertStreaming::kAuto;
+}
+
+std::filesystem::path expert_history_path(const std::string& wanted, const Checkpoint& checkpoint) {
+  if (wanted == "off") return {};
+  if (!wanted.empty()) return wanted;
+  const auto cache = user_cache_folder();
+  if (!cache) return {};
+  std::error_code ignored;
+  const std::string name =
+      checkpoint.gguf() != nullptr
+          ? checkpoint.gguf()->path().stem().string()
+          : std::filesystem::canonical(checkpoint.folder(), ignored).filename().string();
+  return *cache / "glint" / (name + ".experts.json");
 }
 
 const CacheSpec& cache_spec(const SessionPlan& plan) {
@@ -225,9 +264,12 @@ Result<std::unique_ptr<Session>> load_session(
   load.progress = std::move(progress);
   GLINT_TRY_MODEL(session->model, load_model(session->plan.checkpoint, load));
   const MemoryPlan& memory = session->plan.memory;
+  const std::uint64_t room = memory.limit - std::min(memory.limit, memory.total());
   const StatePlan kept = plan_states(session->model->cache_spec(), options.max_sequences,
-                                     options.prefix_cache ? -1 : 0,
-                                     memory.limit - std::min(memory.limit, memory.total()));
+                                     !options.prefix_cache ? 0
+                                     : memory.streams      ? memory.num_snapshots
+                                                           : -1,
+                                     room);
   const StateRoom states{.num_states = static_cast<std::size_t>(options.max_sequences),
                          .num_snapshots = kept.num_snapshots};
   session->cache = std::make_unique<Cache>(
@@ -235,6 +277,15 @@ Result<std::unique_ptr<Session>> load_session(
   if (options.engine) {
     session->engine = std::make_unique<Engine>(*session->model, *session->exec, *session->cache,
                                                engine_options(session->plan));
+  }
+  if (const ExpertSource* experts = session->model->experts(); experts != nullptr) {
+    const ExpertStats stats = experts->stats();
+    const auto text = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+    log_info(fmt::format(
+        "{} of {} experts are streamed from disk: {} fit memory at once ({}); {} of other weights "
+        "are resident; {} of {} are planned",
+        text(memory.streamed), stats.num_experts, stats.num_slots, text(stats.memory_bytes),
+        text(memory.weights), text(memory.total()), text(memory.limit)));
   }
   log_info(fmt::format("{}: {} parameters, {}, {} threads, {}, context {} x {}",
                        session->plan.info.family, session->plan.info.total_parameters, options.isa,

@@ -44,17 +44,22 @@ struct SessionOptions {
   bool deterministic = false;
   bool prefix_cache = true;
   MtpOptions mtp;
-  bool mapped_weights = false;     // weights stay in the file instead of memory of their own
-  std::string weights = "as-is";   // or "q8", "q4"
-  std::string repack = "auto";     // or "off"
-  std::string numa = "none";       // or "interleave"
-  std::string weights_cache;       // a folder for packed weights; empty: they are not kept
-  std::uint64_t memory_limit = 0;  // bytes; 0: what is available
-  std::string chat_template;       // a file that replaces the checkpoint's; empty: none
-  TextOptions text_options;        // its chat_template comes from that file
-  bool by_priority = false;        // requests' priority orders who waits
-  bool text = true;                // false: no tokenizer or template is read
-  bool engine = true;              // false: the caller drives the model itself
+  bool mapped_weights = false;          // weights stay in the file instead of memory of their own
+  std::string weights = "as-is";        // or "q8", "q4"
+  std::string repack = "auto";          // or "off"
+  std::string numa = "none";            // or "interleave"
+  std::string weights_cache;            // a folder for packed weights; empty: they are not kept
+  std::uint64_t memory_limit = 0;       // bytes; 0: what is available
+  std::string stream_experts = "auto";  // or "on", "off": are they read from disk as needed
+  bool read_ahead = true;               // of those
+  // Which experts were used, for the next start: a file; empty: one in the user's cache; "off".
+  std::string expert_history;
+  bool keeps_expert_history = true;
+  std::string chat_template;  // a file that replaces the checkpoint's; empty: none
+  TextOptions text_options;   // its chat_template comes from that file
+  bool by_priority = false;   // requests' priority orders who waits
+  bool text = true;           // false: no tokenizer or template is read
+  bool engine = true;         // false: the caller drives the model itself
 };
 
 // How these options load a model; without kernels, threads and progress.
@@ -76,6 +81,11 @@ struct SessionPlan {
   CpuBudget cpus;
   MemoryPlan memory;
 };
+
+// What --stream-experts says.
+ExpertStreaming streaming_of(const SessionOptions& options);
+// Where the use of a model's experts is kept: what --expert-history says; empty: nowhere.
+std::filesystem::path expert_history_path(const std::string& wanted, const Checkpoint& checkpoint);
 
 // What the cache of such a session keeps for a token.
 const CacheSpec& cache_spec(const SessionPlan& plan);

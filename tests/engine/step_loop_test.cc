@@ -184,6 +184,33 @@ TEST(StepLoop, a_long_prompt_does_not_stall_who_decodes) {
   runner.run();
 }
 
+// Says once that experts could not be read.
+class FailingExperts : public ExpertSource {
+ public:
+  ExpertStats stats() const override { return {.num_experts = 3}; }
+  Status take_failure() override { return std::exchange(next, Status()); }
+  Status next;
+};
+
+TEST(StepLoop, a_step_whose_experts_cannot_be_read_fails_its_requests_and_no_later_ones) {
+  FakeRig rig(64);
+  const auto experts = std::make_shared<FailingExperts>();
+  rig.model.set_experts(experts);
+  Runner runner(rig, small_options());
+  const auto& first = runner.add(greedy_request(fake_text("a", 30), 10));
+  const auto& second = runner.add(greedy_request(fake_text("b", 20), 10));
+  experts->next = io_error("tensor t: cannot read f");
+  runner.run();
+  for (const Outcome* failed : {&first, &second}) {
+    EXPECT_EQ(failed->last.reason, FinishReason::kError);
+    EXPECT_EQ(failed->last.error.message, "tensor t: cannot read f");
+    EXPECT_TRUE(failed->tokens.empty());
+  }
+  const auto& later = runner.add(greedy_request(fake_text("a", 30), 10));
+  runner.run();
+  EXPECT_EQ(later.tokens, FakeModel::greedy(fake_text("a", 30), 10));
+}
+
 TEST(StepLoop, not_finite_logits_end_their_request_alone) {
   FakeRig rig(64);
   Runner runner(rig, small_options(4, 64));

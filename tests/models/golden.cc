@@ -98,6 +98,7 @@ Runner::Runner(const std::filesystem::path& path, const Options& options)
   load.packed_cache = options.packed_cache;
   load.draft = options.draft;
   load.sparse_attention = options.sparse_attention;
+  load.streamed_experts = options.experts;
   load.kernels = &exec_.kernels;
   load.pool = &pool_;
   model_ = must(load_model(must(Checkpoint::open(path)), load));

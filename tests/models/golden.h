@@ -66,6 +66,7 @@ class Runner {
     std::filesystem::path packed_cache = {};
     DraftLayer draft = DraftLayer::kOff;
     bool sparse_attention = true;
+    LoadOptions::StreamedExperts experts = {};
   };
   // `path` is what Checkpoint::open takes.
   Runner(const std::filesystem::path& path, const Options& options);

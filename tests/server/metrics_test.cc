@@ -403,6 +403,11 @@ TEST(metrics, the_process_is_measured) {
   metrics.on_expert_tokens("sparse", 77);
   metrics.on_expert_tokens("sparse", 80);
   metrics.on_numa_remote_ratio(0.25);
+  ExpertStats experts{.num_experts = 640, .num_slots = 64, .uses = 90, .misses = 30};
+  experts.read_seconds = 1.5;
+  metrics.on_streamed_experts(experts);
+  experts.misses = 40;
+  metrics.on_streamed_experts(experts);
   const Scrape scrape(metrics.text());
   EXPECT_GT(scrape.value("process_resident_memory_bytes"), 1 << 20);
   EXPECT_GE(scrape.value("process_virtual_memory_bytes"),
@@ -415,6 +420,10 @@ TEST(metrics, the_process_is_measured) {
   EXPECT_EQ(scrape.value("glint_http_connections"), 12);
   EXPECT_EQ(scrape.value("glint_expert_tokens_total"), 80);
   EXPECT_EQ(scrape.value("glint_numa_remote_ratio"), 0.25);
+  EXPECT_EQ(scrape.value("glint_streamed_experts_cached"), 64);
+  EXPECT_EQ(scrape.value("glint_streamed_expert_uses_total"), 90);
+  EXPECT_EQ(scrape.value("glint_streamed_expert_misses_total"), 40);
+  EXPECT_EQ(scrape.value("glint_streamed_expert_read_seconds_total"), 1.5);
   EXPECT_EQ(scrape.values.at("glint_mem_bytes{kind=\"weights\"}"), 1u << 30);
   EXPECT_EQ(scrape.values.at("glint_build_info{version=\"1.2.3\"}"), 1);
 }

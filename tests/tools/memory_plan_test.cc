@@ -165,6 +165,59 @@ BenchFloor floor_of(const ModelInfo& info, const BenchResult& test, const Machin
   return bench_floor({info, weights}, test, rates);
 }
 
+// Two sparse layers of 16 experts of 3 x 1 MiB, 1 MiB of other weights.
+ModelInfo model_of_experts() {
+  ModelInfo info = small_model();
+  info.hidden_size = 64;
+  info.num_experts = 16;
+  info.experts_per_token = 2;
+  info.weights.push_back({WeightPart::kExperts, DType::kBf16, 512, 1024, 2 * 16 * 3, {}, 1 << 20});
+  return info;
+}
+
+Result<MemoryPlan> plan_experts(const MemoryRequest& request) {
+  const ModelInfo info = model_of_experts();
+  return plan_memory(info, info.cache, request, {kRoomy, "MemAvailable"});
+}
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+TEST(PlanMemory, experts_go_to_disk_only_where_the_weights_do_not_fit) {
+  EXPECT_FALSE(plan_experts({.limit = 400 * kMiB})->streams);
+  const auto streamed = plan_experts({.context = 64, .limit = 180 * kMiB});
+  EXPECT_FALSE(streamed->streams) << "97 MiB of weights fit";
+  const auto forced =
+      plan_experts({.context = 64, .limit = 180 * kMiB, .streaming = ExpertStreaming::kOn});
+  ASSERT_TRUE(forced) << forced.error().message;
+  EXPECT_TRUE(forced->streams);
+  EXPECT_EQ(forced->weights, kMiB);
+  EXPECT_EQ(forced->streamed, 96 * kMiB);
+  EXPECT_EQ(forced->num_experts, 32U);
+  EXPECT_LE(forced->total(), forced->limit);
+  EXPECT_GT(forced->num_slots, 8U);
+  EXPECT_LT(forced->num_slots, 17U);
+}
+
+TEST(PlanMemory, what_does_not_fit_even_without_experts_is_refused_with_the_sums) {
+  const auto refused = plan_experts({.limit = 80 * kMiB});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
+  EXPECT_THAT(refused.error().message, HasSubstr("even with the experts on disk"));
+  const auto off = plan_experts({.limit = 80 * kMiB, .streaming = ExpertStreaming::kOff});
+  ASSERT_FALSE(off);
+  EXPECT_THAT(off.error().message, HasSubstr("weights 97.00 MiB"));
+}
+
+TEST(PlanMemory, only_experts_in_memory_of_their_own_can_be_streamed) {
+  const auto dense = plan({.streaming = ExpertStreaming::kOn}, kRoomy);
+  ASSERT_FALSE(dense);
+  EXPECT_THAT(dense.error().message, HasSubstr("no routed experts"));
+  const auto mapped = plan_experts(
+      {.load = {.placement = WeightPlacement::kMapped}, .streaming = ExpertStreaming::kOn});
+  ASSERT_FALSE(mapped);
+  EXPECT_THAT(mapped.error().message, HasSubstr("--mmap"));
+}
+
 TEST(BenchFloor, one_token_is_bound_by_its_bytes) {
   ModelInfo info = sparse_model(DType::kBf16);
   info.cache = {"rows", 4, 256};

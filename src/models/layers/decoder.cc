@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/integers.h"
+#include "models/expert_store.h"
 
 namespace glint {
 namespace {
@@ -24,15 +25,33 @@ GatedMlp bind_mlp(TensorBinder& b, const std::string& prefix, const DecoderConfi
           c.swiglu_limit};
 }
 
+// bind_mlp() of an expert that is read when it is wanted.
+StreamedExpert stream_mlp(TensorBinder& b, const std::string& prefix, const DecoderConfig& c,
+                          int width) {
+  constexpr MatrixUse kUse = MatrixUse::kFeedForward;
+  return {b.streamed_matrix(prefix + "gate_proj.weight", width, c.hidden_size, kUse),
+          b.streamed_matrix(prefix + "up_proj.weight", width, c.hidden_size, kUse),
+          b.streamed_matrix(prefix + "down_proj.weight", c.hidden_size, width, kUse),
+          c.swiglu_limit};
+}
+
 MoeWeights bind_moe(TensorBinder& b, const std::string& prefix, const DecoderConfig& c) {
   MoeWeights w;
   w.gate = b.matrix(prefix + "gate.weight", c.router.num_experts, c.hidden_size, MatrixUse::kKept);
   w.e_score_correction_bias =
       b.vector(prefix + "gate.e_score_correction_bias", c.router.num_experts);
+  std::vector<StreamedExpert> streamed;
+  w.store = b.expert_store();
   for (int e = 0; e < c.router.num_experts && !b.hopeless(); ++e) {
-    w.experts.push_back(
-        bind_mlp(b, fmt::format("{}experts.{}.", prefix, e), c, c.moe_intermediate_size));
+    const std::string expert = fmt::format("{}experts.{}.", prefix, e);
+    if (w.store != nullptr) {
+      streamed.push_back(stream_mlp(b, expert, c, c.moe_intermediate_size));
+    } else {
+      w.experts.push_back(bind_mlp(b, expert, c, c.moe_intermediate_size));
+    }
   }
+  if (w.store != nullptr)
+    w.store_layer = w.store->add_layer(std::move(streamed), c.router.experts_per_token);
   if (c.n_shared_experts > 0) {
     w.shared_experts =
         bind_mlp(b, prefix + "shared_experts.", c, c.moe_intermediate_size * c.n_shared_experts);
@@ -71,6 +90,10 @@ FeedForward bind_feed_forward(TensorBinder& binder, const DecoderConfig& config,
     w.mlp = bind_mlp(binder, prefix + "mlp.", config, config.intermediate_size);
   } else {
     w.moe = bind_moe(binder, prefix + "mlp.", config);
+    binder.release();  // scales of experts, each on a page of its own
+    if (w.moe.store != nullptr)
+      w.moe.store->set_router(w.moe.store_layer, {w.moe.gate, w.moe.e_score_correction_bias,
+                                                  w.post_attention_layernorm});
   }
   return w;
 }
@@ -129,9 +152,11 @@ void feed_forward(const DecoderStep& step, const FeedForward& weights, const std
   const std::size_t picks = size(tokens) * size(step.config.router.experts_per_token);
   const Routing routing{exec.workspace.array<std::int32_t>(picks),
                         exec.workspace.array<float>(picks)};
-  route(exec, step.config.router, weights.moe, x, tokens, d, routing);
+  route(exec, step.config.router, weights.moe.gate, weights.moe.e_score_correction_bias, x, tokens,
+        d, routing);
   report_routing(step, name, routing);
-  moe(exec, step.compute, step.config.router, weights.moe, x, tokens, d, routing, y);
+  moe(exec, step.compute, step.config.router, weights.moe, x, tokens, d, routing, y,
+      {h, step.config.rms_norm_eps});
 }
 
 void final_states(const DecoderStep& step, const std::vector<float>& norm, const float* h) {
