@@ -63,6 +63,9 @@ struct Report {
   std::uint64_t bytes_per_sequence() const {
     return bytes_per_token() * static_cast<std::uint64_t>(context);
   }
+  std::uint64_t state_bytes() const {
+    return info ? info->cache.state_stride() * static_cast<std::uint64_t>(parallel) : 0;
+  }
   std::uint64_t cache_bytes() const {
     return bytes_per_sequence() * static_cast<std::uint64_t>(parallel);
   }
@@ -107,6 +110,7 @@ void inspect_plan(const Checkpoint& checkpoint, const InspectOptions& options, R
   request.context = std::min(options.context, report->info->max_position_embeddings);
   request.num_sequences = options.parallel;
   request.load = load_options(options.session);
+  request.num_snapshots = options.session.snapshots;
   request.limit = options.session.memory_limit;
   request.streaming = streaming_of(options.session);
   auto memory = plan_memory(*report->info, report->info->cache, request, report->memory);
@@ -134,7 +138,8 @@ void inspect_plan(const Checkpoint& checkpoint, const InspectOptions& options, R
 
 void inspect_memory(const Report& report, std::vector<std::string>* notes) {
   if (report.plan) return;
-  const std::uint64_t needed = resident_bytes(report.weights) + report.cache_bytes();
+  const std::uint64_t needed =
+      resident_bytes(report.weights) + report.cache_bytes() + report.state_bytes();
   if (!report.has_weights || needed <= report.memory.bytes) return;
   notes->push_back(fmt::format(
       "weights and this cache need {}, but {} gives {}: choose a smaller --ctx or fewer sequences",
@@ -177,7 +182,9 @@ void inspect_model(const std::filesystem::path& path, const InspectOptions& opti
   }
   report->weights = place_weights(*report->info, load_options(options.session));
   inspect_text(**checkpoint, report);
-  const bool fits = resident_bytes(report->weights) + report->cache_bytes() <= report->memory.bytes;
+  const bool fits =
+      resident_bytes(report->weights) + report->cache_bytes() + report->state_bytes() <=
+      report->memory.bytes;
   if (options.session.memory_limit > 0 || options.session.stream_experts == "on" || !fits)
     inspect_plan(**checkpoint, options, report);
   inspect_memory(*report, &report->notes);
@@ -275,6 +282,13 @@ void add_model_json(const Report& report, Json* json) {
   }
   json->set("heads_derived", std::move(derived));
   json->set("kv_cache", std::move(cache));
+  if (info.cache.state_bytes > 0) {
+    Json states;
+    states.set("bytes_per_sequence", info.cache.state_bytes);
+    states.set("total_bytes", report.state_bytes());
+    states.set("snapshot_bytes", info.cache.snapshot_bytes);
+    json->set("recurrent_states", std::move(states));
+  }
   json->set("parameters", std::move(parameters));
   json->set("quantization", info.weight_format.empty() ? Json() : Json(info.weight_format));
   json->set("weights", std::move(weights));
@@ -289,6 +303,11 @@ Json plan_json(const PlanReport& plan) {
   json.set("total_bytes", memory.total());
   json.set("resident_bytes", memory.weights);
   json.set("kv_cache_bytes", memory.cache);
+  if (memory.states.total() > 0) {
+    json.set("state_bytes", memory.states.states);
+    json.set("snapshots", static_cast<std::uint64_t>(memory.states.num_snapshots));
+    json.set("snapshots_bytes", memory.states.snapshots);
+  }
   json.set("context", memory.context);
   json.set("streams", memory.streams);
   if (!memory.streams) return json;
@@ -388,6 +407,13 @@ void print_model(const Report& report) {
                                      grouped(report.bytes_per_token()), report.parallel,
                                      report.parallel == 1 ? "" : "s", report.context,
                                      format_bytes(static_cast<double>(report.cache_bytes()))));
+  if (info.cache.state_bytes > 0) {
+    const auto text = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+    print_line("States", fmt::format("{} a sequence, {} in all; {} for each that is kept "
+                                     "(--snapshots)",
+                                     text(info.cache.state_bytes), text(report.state_bytes()),
+                                     text(info.cache.snapshot_bytes)));
+  }
   print_line("MTP",
              info.mtp_layers == 0
                  ? "none"
@@ -397,23 +423,25 @@ void print_model(const Report& report) {
   print_line("Context", fmt::format("up to {} tokens", info.max_position_embeddings));
 }
 
-void print_plan(const PlanReport& plan) {
+void print_plan(const Report& report, const PlanReport& plan) {
   const MemoryPlan& memory = plan.memory;
   const auto text = [](double bytes) { return format_bytes(bytes); };
   const auto count = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  std::string states = describe_states(report.info->cache, report.parallel, memory.states);
+  if (!states.empty()) states = " + " + states;
   if (!memory.streams) {
     print_line("Plan",
-               fmt::format("all in memory: weights {} + cache {} ({} tokens) + logits {} = "
+               fmt::format("all in memory: weights {} + cache {} ({} tokens){} + logits {} = "
                            "{} of {}",
-                           count(memory.weights), count(memory.cache), memory.context,
+                           count(memory.weights), count(memory.cache), memory.context, states,
                            count(memory.logits), count(memory.total()), count(memory.limit)));
     return;
   }
   print_line("Plan", fmt::format("experts are streamed from disk: {} of {}", count(memory.total()),
                                  count(memory.limit)));
-  print_line("", fmt::format("resident: weights {}, cache {} ({} tokens), {} for the program and "
-                             "steps of {} tokens",
-                             count(memory.weights), count(memory.cache), memory.context,
+  print_line("", fmt::format("resident: weights {} + cache {} ({} tokens){}, {} for the program "
+                             "and steps of {} tokens",
+                             count(memory.weights), count(memory.cache), memory.context, states,
                              count(memory.scratch + memory.logits), memory.chunk));
   print_line("", fmt::format("on disk: {} experts, {}; {} of them fit the expert cache of {}",
                              memory.num_experts, count(memory.streamed), memory.num_slots,
@@ -440,7 +468,7 @@ void print_text(const Report& report) {
              fmt::format("{}, {} threads ({}), {} of memory ({})", report.isa, report.threads,
                          report.cpus.why, format_bytes(static_cast<double>(report.memory.bytes)),
                          report.memory.source));
-  if (report.plan) print_plan(*report.plan);
+  if (report.plan) print_plan(report, *report.plan);
   for (const std::string& note : report.notes) print_line("Note", note);
   print_line("Verdict", report.refusal.empty() ? "ok" : "refused: " + report.refusal);
 }

@@ -11,7 +11,6 @@
 
 #include "models/weight_form.h"
 #include "tools/flags.h"
-#include "tools/state_plan.h"
 
 namespace glint {
 namespace {
@@ -121,6 +120,26 @@ std::size_t pages_for(int context, int sequences) {
 
 namespace {
 
+// Of a sum: empty for a model without recurrent states.
+std::string states_term(const CacheSpec& cache, const MemoryRequest& request,
+                        const MemoryPlan& plan) {
+  const std::string states = describe_states(cache, request.num_sequences, plan.states);
+  return states.empty() ? "" : states + " + ";
+}
+
+// States do not shrink with the context: how many sequences there would be room for. Empty for a
+// model without, and where these are not too many.
+std::string fewer_that_fit(const CacheSpec& cache, const MemoryRequest& request,
+                           const MemoryPlan& plan, std::uint64_t room) {
+  const auto sequences = static_cast<std::uint64_t>(request.num_sequences);
+  const std::uint64_t kept = request.num_snapshots > 0 ? plan.states.snapshots : 0;
+  const std::uint64_t of_each =
+      plan.states.states / sequences + plan.logits / sequences + plan.cache / sequences;
+  const std::uint64_t fits = (room - std::min(room, kept)) / std::max<std::uint64_t>(1, of_each);
+  if (cache.state_bytes == 0 || fits == 0 || fits >= sequences) return "";
+  return fmt::format("; with --parallel {} it fits", fits);
+}
+
 Result<MemoryPlan> plan_resident(const ModelInfo& info, const CacheSpec& cache,
                                  const MemoryRequest& request, const AvailableMemory& available) {
   const std::uint64_t page_bytes = std::max<std::uint64_t>(
@@ -146,8 +165,13 @@ Result<MemoryPlan> plan_resident(const ModelInfo& info, const CacheSpec& cache,
   }
   plan.logits = static_cast<std::uint64_t>(request.num_sequences) *
                 static_cast<std::uint64_t>(info.vocab_size) * sizeof(float);
+  const auto room_beside = [&plan](std::uint64_t taken) {
+    return plan.limit - std::min(plan.limit, taken);
+  };
   const std::uint64_t fixed = plan.weights + plan.logits;
-  const std::uint64_t room = plan.limit - std::min(plan.limit, fixed);
+  plan.states =
+      plan_states(cache, request.num_sequences, request.num_snapshots, room_beside(fixed));
+  std::uint64_t room = room_beside(fixed + plan.states.total());
 
   plan.context = request.context;
   if (plan.context == 0) {
@@ -160,17 +184,22 @@ Result<MemoryPlan> plan_resident(const ModelInfo& info, const CacheSpec& cache,
   }
   plan.num_pages = pages_for(plan.context, request.num_sequences);
   plan.cache = plan.num_pages * page_bytes;
+  if (request.num_snapshots < 0 && plan.total() > plan.limit) {
+    give_up_snapshots(cache, plan.total() - plan.limit, plan.states);
+    room = room_beside(fixed + plan.states.total());
+  }
   if (plan.total() <= plan.limit) return plan;
-  return exhausted(
-      fmt::format("not enough memory: weights {} + cache {} ({} x {} tokens) + logits {} = {}, but "
-                  "{} gives {}{}{}",
-                  format_bytes(static_cast<double>(plan.weights)),
-                  format_bytes(static_cast<double>(plan.cache)), request.num_sequences,
-                  plan.context, format_bytes(static_cast<double>(plan.logits)),
-                  format_bytes(static_cast<double>(plan.total())), plan.limit_source,
-                  format_bytes(static_cast<double>(plan.limit)),
-                  largest_that_fits(room, page_bytes, request.num_sequences, longest),
-                  request.limit > 0 ? "" : "; --memory SIZE overrides the measurement"));
+  return exhausted(fmt::format(
+      "not enough memory: weights {} + cache {} ({} x {} tokens) + {}logits {} = {}, "
+      "but {} gives {}{}{}",
+      format_bytes(static_cast<double>(plan.weights)),
+      format_bytes(static_cast<double>(plan.cache)), request.num_sequences, plan.context,
+      states_term(cache, request, plan), format_bytes(static_cast<double>(plan.logits)),
+      format_bytes(static_cast<double>(plan.total())), plan.limit_source,
+      format_bytes(static_cast<double>(plan.limit)),
+      largest_that_fits(room, page_bytes, request.num_sequences, longest) +
+          fewer_that_fit(cache, request, plan, room_beside(plan.weights)),
+      request.limit > 0 ? "" : "; --memory SIZE overrides the measurement"));
 }
 
 // The experts of a model, as they would be streamed.
@@ -253,11 +282,13 @@ Result<MemoryPlan> plan_streamed(const ModelInfo& info, const CacheSpec& cache,
   while (!request.fixed_chunk && plan.chunk > kLeastChunk &&
          workspace_bytes(info, plan.chunk) > plan.limit / 8)
     plan.chunk /= 2;
-  plan.scratch = kProcess + workspace_bytes(info, plan.chunk) +
-                 plan_states(cache, request.num_sequences, 0, 0).total();
+  plan.scratch = kProcess + workspace_bytes(info, plan.chunk);
   const std::uint64_t fewest = kFewestSlots * experts.slot_bytes + experts.reading;
-  const std::uint64_t fixed = plan.weights + plan.logits + plan.scratch;
-  const std::uint64_t room = plan.limit - std::min(plan.limit, fixed + fewest);
+  const std::uint64_t beside = plan.weights + plan.logits + plan.scratch;
+  plan.states = plan_states(cache, request.num_sequences, request.num_snapshots,
+                            plan.limit - std::min(plan.limit, beside + fewest));
+  std::uint64_t fixed = beside + plan.states.total();
+  std::uint64_t room = plan.limit - std::min(plan.limit, fixed + fewest);
   const int longest = info.max_position_embeddings;
   plan.context = request.context;
   if (plan.context == 0) {
@@ -270,22 +301,27 @@ Result<MemoryPlan> plan_streamed(const ModelInfo& info, const CacheSpec& cache,
   }
   plan.num_pages = pages_for(plan.context, request.num_sequences);
   plan.cache = plan.num_pages * page_bytes;
+  if (request.num_snapshots < 0 && plan.cache > room) {
+    give_up_snapshots(cache, plan.cache - room, plan.states);
+    fixed = beside + plan.states.total();
+    room = plan.limit - std::min(plan.limit, fixed + fewest);
+  }
   const auto text = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
   if (plan.cache > room) {
     return exhausted(fmt::format(
         "not enough memory, even with the experts on disk: other weights {} + cache {} ({} x {} "
-        "tokens) + logits {} + the program and a step of {} tokens {} + the fewest experts {} = "
+        "tokens) + {}logits {} + the program and a step of {} tokens {} + the fewest experts {} = "
         "{}, but {} gives {}{}",
         text(plan.weights), text(plan.cache), request.num_sequences, plan.context,
-        text(plan.logits), plan.chunk, text(plan.scratch), text(fewest),
-        text(fixed + fewest + plan.cache), plan.limit_source, text(plan.limit),
-        largest_that_fits(room, page_bytes, request.num_sequences, longest)));
+        states_term(cache, request, plan), text(plan.logits), plan.chunk, text(plan.scratch),
+        text(fewest), text(fixed + fewest + plan.cache), plan.limit_source, text(plan.limit),
+        largest_that_fits(room, page_bytes, request.num_sequences, longest) +
+            fewer_that_fit(
+                cache, request, plan,
+                plan.limit - std::min(plan.limit, plan.weights + plan.scratch + fewest))));
   }
-  const StatePlan kept = plan_states(cache, request.num_sequences, -1, room - plan.cache);
-  plan.num_snapshots = static_cast<int>(kept.num_snapshots);
-  plan.scratch += kept.snapshots;
   const std::uint64_t whole = experts.count * experts.slot_bytes + experts.reading;
-  plan.expert_cache = std::min(whole, plan.limit - fixed - plan.cache - kept.snapshots);
+  plan.expert_cache = std::min(whole, plan.limit - fixed - plan.cache);
   plan.num_slots =
       std::min(experts.count, (plan.expert_cache - experts.reading) / experts.slot_bytes);
   return plan;

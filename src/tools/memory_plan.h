@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "cache/cache.h"
 #include "models/model.h"
+#include "tools/state_plan.h"
 
 namespace glint {
 
@@ -24,6 +25,7 @@ struct MemoryPlan {
   std::uint64_t weights = 0;
   std::uint64_t cache = 0;
   std::uint64_t logits = 0;  // and other scratch that grows with the sequences
+  StatePlan states = {};     // recurrent ones
   std::uint64_t limit = 0;
   std::string limit_source;
   int context = 0;            // tokens of one sequence
@@ -37,8 +39,9 @@ struct MemoryPlan {
   std::uint64_t expert_cache = 0;  // memory for some of them, and for reading
   std::uint64_t num_slots = 0;     // how many it holds, about
   std::uint64_t scratch = 0;
-  int num_snapshots = 0;  // of recurrent states, counted in `scratch`; as tools/state_plan.h says
-  std::uint64_t total() const { return weights + cache + logits + expert_cache + scratch; }
+  std::uint64_t total() const {
+    return weights + cache + logits + states.total() + expert_cache + scratch;
+  }
 };
 
 // Whether experts are read from disk as they are needed. kAuto: where the weights do not fit.
@@ -47,6 +50,7 @@ enum class ExpertStreaming { kAuto, kOn, kOff };
 struct MemoryRequest {
   int context = 0;  // 0: the largest that fits, at most the model's and 32768
   int num_sequences = 1;
+  int num_snapshots = -1;  // of recurrent states; -1: see plan_states()
   // Decides the form of the weights, of which only those in memory count, and of the cache: rows of
   // f32 compute take twice their bf16 bytes.
   LoadOptions load = {};
@@ -57,7 +61,7 @@ struct MemoryRequest {
 };
 
 // Errors: kInvalidArgument (context beyond the model's), kExhausted naming the sums and the largest
-// context that fits.
+// context that fits, or how many sequences whose recurrent states do.
 Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
                                const MemoryRequest& request, const AvailableMemory& available);
 

@@ -58,6 +58,11 @@ void declare_memory(Flags& flags, SessionOptions* options) {
         if (options->memory_limit == 0) return invalid_argument("'0' leaves no memory at all");
         return {};
       });
+  flags.integer("--snapshots", &options->snapshots, "N",
+                "recurrent states that are kept, for models that have them: later prompts start "
+                "from these (default: as many as an eighth of the memory left holds, at most 8 and "
+                "8 for each sequence)",
+                0, 1 << 20);
   flags.choice("--stream-experts", &options->stream_experts, {"auto", "on", "off"},
                "leave the routed experts on disk and read them as they are chosen, into what "
                "memory is left: for models larger than memory; slow without a fast disk. auto: "

@@ -189,6 +189,7 @@ Result<SessionPlan> plan_session(SessionOptions options) {
   MemoryRequest request;
   request.context = options.context;
   request.num_sequences = options.max_sequences;
+  request.num_snapshots = options.prefix_cache ? options.snapshots : 0;
   plan.load = load_options(options);
   GLINT_TRY_VOID(plan_drafts(plan.info, options.mtp, plan.load));
   request.limit = options.memory_limit;
@@ -263,15 +264,8 @@ Result<std::unique_ptr<Session>> load_session(
   load.pool = session->pool.get();
   load.progress = std::move(progress);
   GLINT_TRY_MODEL(session->model, load_model(session->plan.checkpoint, load));
-  const MemoryPlan& memory = session->plan.memory;
-  const std::uint64_t room = memory.limit - std::min(memory.limit, memory.total());
-  const StatePlan kept = plan_states(session->model->cache_spec(), options.max_sequences,
-                                     !options.prefix_cache ? 0
-                                     : memory.streams      ? memory.num_snapshots
-                                                           : -1,
-                                     room);
   const StateRoom states{.num_states = static_cast<std::size_t>(options.max_sequences),
-                         .num_snapshots = kept.num_snapshots};
+                         .num_snapshots = session->plan.memory.states.num_snapshots};
   session->cache = std::make_unique<Cache>(
       session->model->cache_spec(), session->plan.memory.num_pages, options.prefix_cache, states);
   if (options.engine) {
@@ -280,6 +274,7 @@ Result<std::unique_ptr<Session>> load_session(
   }
   if (const ExpertSource* experts = session->model->experts(); experts != nullptr) {
     const ExpertStats stats = experts->stats();
+    const MemoryPlan& memory = session->plan.memory;
     const auto text = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
     log_info(fmt::format(
         "{} of {} experts are streamed from disk: {} fit memory at once ({}); {} of other weights "
@@ -290,6 +285,9 @@ Result<std::unique_ptr<Session>> load_session(
   log_info(fmt::format("{}: {} parameters, {}, {} threads, {}, context {} x {}",
                        session->plan.info.family, session->plan.info.total_parameters, options.isa,
                        options.threads, options.compute, options.context, options.max_sequences));
+  const std::string kept = describe_states(session->model->cache_spec(), options.max_sequences,
+                                           session->plan.memory.states);
+  if (!kept.empty()) log_info(kept + " (--snapshots)");
   return session;
 }
 

@@ -43,6 +43,7 @@ struct SessionOptions {
   std::string dsa = "on";        // or "off": sparse attention is dense
   bool deterministic = false;
   bool prefix_cache = true;
+  int snapshots = -1;  // of recurrent states that are kept; -1: what plan_states() says
   MtpOptions mtp;
   bool mapped_weights = false;          // weights stay in the file instead of memory of their own
   std::string weights = "as-is";        // or "q8", "q4"

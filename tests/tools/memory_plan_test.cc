@@ -117,6 +117,50 @@ TEST(PlanMemory, a_draft_layer_counts_when_it_is_loaded) {
   EXPECT_EQ(mapped->weights, 0u) << "as the others, it stays in the file";
 }
 
+// As small_model(), with 1 MiB of state a sequence and snapshots of half of that.
+Result<MemoryPlan> plan_recurrent(MemoryRequest request, std::uint64_t available) {
+  ModelInfo info = small_model();
+  info.cache.state_bytes = 1 << 20;
+  info.cache.snapshot_bytes = 1 << 19;
+  return plan_memory(info, info.cache, request, {available, "MemAvailable"});
+}
+
+TEST(PlanMemory, recurrent_states_count_for_each_sequence_and_snapshots_beside) {
+  const auto roomy = plan_recurrent({.context = 64, .num_sequences = 3}, kRoomy);
+  ASSERT_TRUE(roomy);
+  EXPECT_EQ(roomy->states.states, 3u << 20);
+  EXPECT_EQ(roomy->states.num_snapshots, 8u + 3 * 8);
+  EXPECT_EQ(roomy->states.snapshots, 32u << 19);
+  EXPECT_EQ(roomy->total(), (1u << 20) + 3 * 65536 + (3u << 20) + (32u << 19) + 3 * 1024);
+  EXPECT_EQ(plan({.context = 64}, kRoomy)->states.total(), 0u);
+  const auto asked = plan_recurrent({.context = 64, .num_snapshots = 5}, kRoomy);
+  EXPECT_EQ(asked->states.num_snapshots, 5u);
+  EXPECT_EQ(plan_recurrent({.context = 64, .num_snapshots = 0}, kRoomy)->states.snapshots, 0u);
+}
+
+TEST(PlanMemory, snapshots_take_an_eighth_of_what_is_left_or_what_a_context_leaves) {
+  // 24 MiB beside weights, state and logits.
+  const std::uint64_t available = (2u << 20) + 1024 + (24u << 20);
+  EXPECT_EQ(plan_recurrent({}, available)->states.num_snapshots, 6u);
+  EXPECT_EQ(plan_recurrent({.context = 4096}, (2u << 20) + 1024 + (5u << 20))->states.num_snapshots,
+            1u);
+  EXPECT_EQ(plan_recurrent({.context = 4096}, (2u << 20) + 1024 + (4u << 20))->states.num_snapshots,
+            0u)
+      << "a context that was asked for comes first";
+  EXPECT_FALSE(
+      plan_recurrent({.context = 4096, .num_snapshots = 1}, (2u << 20) + 1024 + (4u << 20)));
+}
+
+TEST(PlanMemory, states_that_do_not_fit_are_refused_with_the_sequences_that_do) {
+  const auto refused = plan_recurrent({.context = 64, .num_sequences = 40}, 12u << 20);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
+  EXPECT_THAT(refused.error().message, HasSubstr("40 recurrent states 40.00 MiB"));
+  EXPECT_THAT(refused.error().message, HasSubstr("; with --parallel 10 it fits"));
+  EXPECT_TRUE(plan_recurrent({.context = 64, .num_sequences = 10}, 12u << 20));
+  EXPECT_FALSE(plan_recurrent({.context = 64, .num_sequences = 11}, 12u << 20));
+}
+
 TEST(PlanMemory, the_users_limit_replaces_the_measurement_both_ways) {
   const auto refused = plan({.context = 64, .limit = 1000}, kRoomy);
   ASSERT_FALSE(refused);
