@@ -105,6 +105,8 @@ void Drafter::catch_up(const StepBatch& batch) {
     const Job& job = jobs_[i];
     DraftState& draft = job.member->sequence->draft;
     const int start = draft.end;
+    job.member->sequence->images.add_rows(start, job.end, static_cast<int>(tokens_.size()),
+                                          inputs_);
     for (; draft.end < job.end; ++draft.end) {
       tokens_.push_back(batch.token_at(*job.member, draft.end));
       const auto before = draft.end == job.member->start
@@ -170,6 +172,7 @@ void Drafter::run_pass(int iteration) {
                   .hidden = hidden_,
                   .logit_rows = logit_rows_,
                   .recycled = recycled_,
+                  .inputs = inputs_,
                   .iteration = iteration},
                  logits_);
   }
@@ -181,6 +184,7 @@ void Drafter::run_pass(int iteration) {
   tokens_.clear();
   hidden_.clear();
   spans_.clear();
+  inputs_.clear();
   logit_rows_.clear();
 }
 

@@ -57,6 +57,7 @@ class Drafter {
   std::vector<std::int32_t> tokens_;
   std::vector<float> hidden_;
   std::vector<SequenceSpan> spans_;
+  std::vector<InputRows> inputs_;
   std::vector<std::int32_t> logit_rows_;
   std::vector<std::size_t> guessing_;
   std::vector<float> logits_, recycled_;

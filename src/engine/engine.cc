@@ -186,6 +186,10 @@ Result<Ticket> Engine::submit(GenerateRequest request, EventSink sink) {
     if (event.kind == TokenEvent::Kind::kFinished) shared->ended();
     sink(std::move(event));
   };
+  if (!request.images.empty() && !state_->model.can_see()) {
+    return unsupported(
+        "the request holds images, and this model was loaded without a vision tower");
+  }
   const std::shared_ptr<const std::atomic<bool>> flag(shared, &shared->cancelled);
   GLINT_TRY(auto sequence, make_sequence(std::move(request), counting, flag,
                                          state_->model.info().vocab_size, state_->options.context));

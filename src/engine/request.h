@@ -43,8 +43,19 @@ struct TokenScript {
   int nan_at = -1;                        // the logits of this generated token are made NaN
 };
 
+struct ImagePatches;
+
+// An image in a prompt: what it looks like stands for the tokens at its positions.
+struct PromptImage {
+  int first = 0, count = 0;   // positions
+  std::uint64_t content = 0;  // a keyed hash of all that the vision tower gets to see
+  // Called on the engine thread, when its rows are needed.
+  std::function<ImagePatches()> patches = {};
+};
+
 struct GenerateRequest {
   std::vector<std::int32_t> prompt = {};  // at least one token
+  std::vector<PromptImage> images = {};   // ascending, apart
   SamplingParams sampling = {};
   int max_tokens = 0;  // >= 1; clamped to the room left in the context
   int min_tokens = 0;

@@ -35,6 +35,7 @@ Status check_request(const GenerateRequest& request, int vocab_size, int context
                                           i, token, vocab_size));
     }
   }
+  GLINT_TRY_VOID(check_images(request.images, request.prompt.size()));
   if (request.max_tokens < 1) {
     return invalid_argument(
         fmt::format("max_tokens is {}, and must be 1 or more", request.max_tokens));
@@ -66,8 +67,16 @@ Result<std::unique_ptr<Sequence>> make_sequence(GenerateRequest request, EventSi
   const int prompt_len = static_cast<int>(request.prompt.size());
   Sampler sampler(std::move(request.sampling), request.min_tokens, request.stop_ids,
                   request.prompt);
+  SequenceImages images(std::move(request.images));
+  std::vector<std::int32_t> cache_names;
+  if (!images.empty()) {
+    cache_names = request.prompt;
+    images.rename(0, cache_names);
+  }
   return std::unique_ptr<Sequence>(new Sequence{
       .tokens = std::move(request.prompt),
+      .images = std::move(images),
+      .cache_names = std::move(cache_names),
       .prompt_len = prompt_len,
       .max_tokens = std::min(request.max_tokens, context - prompt_len),
       .stop_ids = std::move(request.stop_ids),

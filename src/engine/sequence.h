@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "cache/cache.h"
+#include "engine/images.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/snapshot_plan.h"
@@ -35,6 +36,9 @@ struct DraftState {
 
 struct Sequence {
   std::vector<std::int32_t> tokens;  // prompt, then sampled ones: all that is known
+  SequenceImages images;
+  // As many, as the cache knows them (SequenceImages::rename); empty without images.
+  std::vector<std::int32_t> cache_names;
   int prompt_len = 0;
   int max_tokens = 0;  // clamped to the context
   std::vector<std::int32_t> stop_ids;
@@ -64,6 +68,9 @@ struct Sequence {
   Clock::time_point first_token_at;
 
   int known() const { return static_cast<int>(tokens.size()); }
+  std::span<const std::int32_t> cache_tokens() const {
+    return images.empty() ? tokens : cache_names;
+  }
   int computed() const { return cache.length(); }
   int num_generated() const { return known() - prompt_len; }
   bool is_cancelled() const { return cancelled->load(std::memory_order_relaxed); }

@@ -12,6 +12,7 @@ void StepBatch::clear() {
   tokens_.clear();
   spans_.clear();
   snapshots_.clear();
+  inputs_.clear();
   members_.clear();
   logit_rows_.clear();
   rows_.clear();
@@ -81,6 +82,14 @@ void StepBatch::reserve_snapshots(Member& member) {
   member.num_snapshots = snapshots_.size() - member.first_snapshot;
 }
 
+void StepBatch::encode_images(const Model& model, Exec& exec) {
+  for (const Member& member : members_) {
+    const int end = member.start + member.count;
+    member.sequence->images.encode(model, exec, member.start, end);
+    member.sequence->images.add_rows(member.start, end, member.begin, inputs_);
+  }
+}
+
 void StepBatch::run(const Model& model, Exec& exec, Cache& cache, ConstraintThread& helper,
                     bool keep_hidden) {
   vocab_size_ = static_cast<std::size_t>(model.info().vocab_size);
@@ -94,10 +103,13 @@ void StepBatch::run(const Model& model, Exec& exec, Cache& cache, ConstraintThre
         std::span(snapshots_).subspan(member.first_snapshot, member.num_snapshots);
   }
   helper.start(questions_);
-  model.forward(
-      exec, cache,
-      {.tokens = tokens_, .sequences = spans_, .logit_rows = logit_rows_, .hidden = hidden_},
-      std::span(logits_).first(size));
+  model.forward(exec, cache,
+                {.tokens = tokens_,
+                 .sequences = spans_,
+                 .logit_rows = logit_rows_,
+                 .hidden = hidden_,
+                 .inputs = inputs_},
+                std::span(logits_).first(size));
   helper.wait();
   const auto run_one = [this](std::size_t i, int) {
     Row& row = rows_[first_rows_[i]];
@@ -116,8 +128,16 @@ void StepBatch::run(const Model& model, Exec& exec, Cache& cache, ConstraintThre
 
 void StepBatch::commit() {
   for (const Member& member : members_) {
-    member.sequence->cache.commit(std::span(tokens_).subspan(
-        static_cast<std::size_t>(member.begin), static_cast<std::size_t>(member.kept())));
+    Sequence& sequence = *member.sequence;
+    std::span<const std::int32_t> kept = std::span(tokens_).subspan(
+        static_cast<std::size_t>(member.begin), static_cast<std::size_t>(member.kept()));
+    if (!sequence.images.empty()) {
+      cache_names_.assign(kept.begin(), kept.end());
+      sequence.images.rename(member.start, cache_names_);
+      kept = cache_names_;
+    }
+    sequence.cache.commit(kept);
+    sequence.images.forget(sequence.computed());
   }
 }
 

@@ -53,6 +53,8 @@ class StepBatch {
   // The next `count` tokens of the sequence; those beyond the known ones are its guesses. Errors:
   // kExhausted, and then it takes no part.
   Status add(Sequence& sequence, int count);
+  // Runs the vision tower for the images that the tokens are of.
+  void encode_images(const Model& model, Exec& exec);
   // Runs the model over the batch while `helper` asks the constraints, then judges and samples: of
   // the rows of a sequence in order, as long as its guesses are what comes out. `keep_hidden`: asks
   // for the states too.
@@ -84,7 +86,9 @@ class StepBatch {
   std::vector<SequenceSpan> spans_;
   std::vector<StateSnapshot> snapshots_;
   std::vector<SnapshotPlan::Due> due_;  // of the member that is added
-  std::vector<Member> members_;         // of the spans
+  std::vector<InputRows> inputs_;
+  std::vector<std::int32_t> cache_names_;
+  std::vector<Member> members_;  // of the spans
   std::vector<std::int32_t> logit_rows_;
   std::vector<Row> rows_;                // of the logits
   std::vector<std::size_t> first_rows_;  // of what can be done in parallel: all samples of a member

@@ -174,7 +174,7 @@ std::vector<SequenceView> StepLoop::find_candidates(Clock::time_point now, int j
     if (is_stalled(sequence, now)) continue;
     SequenceView view = view_of(sequence, judged_chunk);
     if (!sequence.judges_prompt()) {
-      const Cache::PrefixMatch match = cache_.match(sequence.tokens, sequence.cache_salt);
+      const Cache::PrefixMatch match = cache_.match(sequence.cache_tokens(), sequence.cache_salt);
       if (is_being_computed(i, match.pages)) continue;
       view.computed = match.pages * kPageSize;
       view.pages = match.pages;
@@ -195,13 +195,14 @@ bool StepLoop::is_being_computed(std::size_t waiting_index, int cached_pages) {
   const bool by_snapshot = cache_.spec().snapshot_bytes > 0;
   if (by_snapshot && cache_.stats().total_snapshots == 0) return false;
   const Sequence& sequence = *waiting_[waiting_index];
+  const std::span<const std::int32_t> mine = sequence.cache_tokens();
   const int most = (sequence.known() - 1) / kPageSize;  // its last token is always computed
   const auto now = Clock::now();
   const auto will_cache_more = [&](const SequencePtr& older) {
     if (is_stalled(*older, now)) return false;
     if (older->cache_salt != sequence.cache_salt || most <= cached_pages) return false;
-    const auto [mine, theirs] = std::ranges::mismatch(sequence.tokens, older->tokens);
-    const int common = std::min(most, static_cast<int>(mine - sequence.tokens.begin()) / kPageSize);
+    const auto [end_of_mine, end_of_theirs] = std::ranges::mismatch(mine, older->cache_tokens());
+    const int common = std::min(most, static_cast<int>(end_of_mine - mine.begin()) / kPageSize);
     if (common <= cached_pages || older->computed() / kPageSize >= common) return false;
     if (by_snapshot) older->snapshots.want(common * kPageSize);
     return true;
@@ -238,7 +239,7 @@ void StepLoop::admit(Sequence& sequence) {
   SequencePtr owner = std::move(*place);
   waiting_.erase(place);
   const std::span<const std::int32_t> reusable =
-      sequence.judges_prompt() ? std::span<const std::int32_t>() : sequence.tokens;
+      sequence.judges_prompt() ? std::span<const std::int32_t>() : sequence.cache_tokens();
   const int branch = cache_.match(reusable, sequence.cache_salt).known * kPageSize;
   sequence.cache = start_sequence(model_, cache_, reusable, sequence.cache_salt);
   sequence.snapshots.start({.cached = sequence.computed(),
@@ -272,6 +273,7 @@ void StepLoop::run_batch(const std::vector<Share>& shares) {
   }
   if (batch_.empty()) return;
   const bool keeps_up = drafter_.has_value() && policy_.keeps_up();
+  batch_.encode_images(model_, exec_);
   const auto began = Clock::now();
   batch_.run(model_, exec_, cache_, constraints_, keeps_up);
   if (drafter_.has_value()) draft(keeps_up, seconds_between(began, Clock::now()));
@@ -375,6 +377,7 @@ void StepLoop::fail_all(const Error& error) {
 void StepLoop::emit_token(Sequence& sequence, Sample sample) {
   if (sequence.num_generated() == 0) sequence.first_token_at = Clock::now();
   sequence.tokens.push_back(sample.token);
+  if (!sequence.images.empty()) sequence.cache_names.push_back(sample.token);
   ++counters_.generated_tokens;
   const bool is_stop = sequence.is_stop(sample.token);
   sequence.sink({.kind = TokenEvent::Kind::kToken,

@@ -87,6 +87,27 @@ class FakeModel : public Model {
     forward(exec, cache, batch, logits);
   }
 
+  // An image looks like tokens: those of sight() of its first value.
+  bool can_see() const override { return sees; }
+  void encode_image(Exec&, const ImagePatches& image, std::span<float> features) const override {
+    ++num_encoded;
+    GLINT_CHECK(features.size() == static_cast<std::size_t>(image.tokens()) * kHiddenSize);
+    const auto seen = sight(image.values.front(), image.tokens());
+    for (std::size_t i = 0; i < seen.size(); ++i)
+      features[i * kHiddenSize] = static_cast<float>(seen[i]);
+  }
+  static std::vector<std::int32_t> sight(float value, int count) {
+    std::vector<std::int32_t> tokens;
+    for (int i = 0; i < count; ++i) {
+      const auto h = fake_mix(static_cast<std::uint64_t>(value * 1000) + 77 +
+                              static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15u);
+      tokens.push_back(static_cast<std::int32_t>(h % kPoison));
+    }
+    return tokens;
+  }
+  bool sees = false;
+  mutable int num_encoded = 0;
+
   bool can_draft() const override { return drafts_; }
   void draft(Exec&, Cache& cache, const DraftBatch& batch, std::span<float> logits) const override {
     if (before_draft) before_draft(batch);
@@ -107,9 +128,10 @@ class FakeModel : public Model {
         // True states first; a guess is made of what its predecessor said.
         if (depth_ == 0) GLINT_CHECK(decode(hidden) == read_state(cache, span, slot - 1));
         State state = decode(hidden);
-        *row(cache, span, kDraftLayer, slot) = slot_row(local(batch.tokens[index], slot), state);
+        const std::uint64_t own = local(input_of(batch, static_cast<int>(index)), slot);
+        *row(cache, span, kDraftLayer, slot) = slot_row(own, state);
         if (recurrent_) keep_slot(cache, span, slot);
-        state.add(local(batch.tokens[index], slot));
+        state.add(own);
         if (next == batch.logit_rows.size() ||
             batch.logit_rows[next] != static_cast<std::int32_t>(index)) {
           continue;
@@ -255,7 +277,7 @@ class FakeModel : public Model {
     for (int i = 0; i < span.count; ++i) {
       const int position = span.start + i;
       const std::size_t index = static_cast<std::size_t>(span.begin + i);
-      const std::uint64_t value = local(batch.tokens[index], position);
+      const std::uint64_t value = local(input_of(batch, static_cast<int>(index)), position);
       chain = chains_[index] = step_chain(chain, value);
       if (position + 1 <= standing) keep(position + 1, chain);
       state.pending[state.num_pending++] = value;
@@ -298,6 +320,16 @@ class FakeModel : public Model {
     const auto scale = static_cast<std::uint64_t>(position) * 7919 + 13;
     return scale * kVocabSize + static_cast<std::uint64_t>(token);
   }
+  // The token of a row of the batch, or what an image has there.
+  template <typename AnyBatch>
+  static std::int32_t input_of(const AnyBatch& batch, int row) {
+    for (const InputRows& input : batch.inputs) {
+      if (row < input.begin || row >= input.begin + input.count) continue;
+      return static_cast<std::int32_t>(
+          input.values[static_cast<std::size_t>(row - input.begin) * kHiddenSize]);
+    }
+    return batch.tokens[static_cast<std::size_t>(row)];
+  }
   static std::uint64_t* row(Cache& cache, const SequenceSpan& span, int layer, int position) {
     const PageId page = span.pages[static_cast<std::size_t>(position / kPageSize)];
     return reinterpret_cast<std::uint64_t*>(cache.rows(page, layer)) + position % kPageSize;
@@ -305,8 +337,7 @@ class FakeModel : public Model {
   void write_rows(Cache& cache, const Batch& batch, const SequenceSpan& span) const {
     for (int i = 0; i < span.count; ++i) {
       const int position = span.start + i;
-      const std::uint64_t value =
-          local(batch.tokens[static_cast<std::size_t>(span.begin + i)], position);
+      const std::uint64_t value = local(input_of(batch, span.begin + i), position);
       *row(cache, span, 0, position) = value;
       const std::uint64_t before = position == 0 ? 1 : *row(cache, span, 1, position - 1);
       *row(cache, span, 1, position) = fake_mix(before * 31 + value);
