@@ -15,6 +15,7 @@
 #include "models/layers/kda.h"
 #include "models/layers/kpool_indexer.h"
 #include "models/layers/mla.h"
+#include "models/layers/vision_tower.h"
 #include "models/tensor_binder.h"
 
 namespace glint {
@@ -22,7 +23,6 @@ namespace {
 
 constexpr const char* kTextConfig = "config.json: \"text_config\"";
 constexpr const char* kTextPrefix = "model.language_model.";
-constexpr const char* kVisionPrefix = "model.visual.";
 constexpr int kMaxDim = 1 << 16;
 
 // What no checkpoint carries and transformers 5.24 (modeling_glm5_next.py) and vLLM
@@ -52,6 +52,8 @@ struct Config {
   std::vector<LayerKind> layers;     // without the draft layer, which is kFullIndex
   std::optional<KpoolDims> indexer;  // absent: latent attention sees every earlier token
   bool shares_drafts = false;        // later drafts of a round reuse the first one's choice
+  std::optional<VisionDims> vision;
+  std::int32_t image_token = -1, image_start_token = -1, image_end_token = -1;
 
   bool is_linear(int layer) const {
     return layer < decoder.num_layers && layers[size(layer)] == LayerKind::kLinear;
@@ -254,9 +256,15 @@ Result<Config> parse_config(const Json& json) {
     return corrupt("config.json: \"text_config\" must be an object");
   GLINT_TRY(Config c, parse_text(*text));
   r.expect("tie_word_embeddings", c.decoder.tie_word_embeddings, "\"text_config\" says otherwise");
-  r.ignore({"vision_config", "quantization_config", "image_token_id", "video_token_id",
-            "image_start_token_id", "image_end_token_id", "video_start_token_id",
-            "video_end_token_id"});
+  if (const Json* vision = r.value("vision_config")) {
+    GLINT_TRY(c.vision, read_vision(*vision, c.decoder.hidden_size));
+    const int last = c.decoder.vocab_size - 1;
+    c.image_token = r.integer("image_token_id", 0, last);
+    c.image_start_token = r.integer("image_start_token_id", 0, last);
+    c.image_end_token = r.integer("image_end_token_id", 0, last);
+  }
+  r.ignore({"quantization_config", "image_token_id", "image_start_token_id", "image_end_token_id",
+            "video_token_id", "video_start_token_id", "video_end_token_id"});
   r.ignore_common();
   GLINT_TRY_VOID(r.finish());
   return c;
@@ -322,9 +330,17 @@ struct Weights {
   std::vector<KdaWeights> linear_attn;
   std::vector<MlaWeights> self_attn;
   std::vector<std::optional<KpoolWeights>> indexer;
+  std::optional<VisionWeights> vision;
 };
 
-Weights bind_all(TensorBinder& b, const Config& c, bool draft) {
+bool has_tower(const Config& c, const Checkpoint& checkpoint) {
+  const auto& tensors = checkpoint.tensors();
+  const auto first = tensors.lower_bound(kVisionPrefix);
+  return c.vision && (!checkpoint.has_weights() ||
+                      (first != tensors.end() && first->first.starts_with(kVisionPrefix)));
+}
+
+Weights bind_all(TensorBinder& b, const Config& c, bool draft, bool vision) {
   Weights w;
   w.decoder = bind_decoder(b, c.decoder, draft, [&](int layer, const std::string& prefix) {
     w.linear_attn.emplace_back();
@@ -339,8 +355,9 @@ Weights bind_all(TensorBinder& b, const Config& c, bool draft) {
         layer < c.decoder.num_layers && c.layers[size(layer)] == LayerKind::kSharedIndex;
     if (c.indexer && !shares) w.indexer.back() = bind_kpool(b, prefix + "indexer.", *c.indexer);
   });
+  if (vision) w.vision = bind_vision(b, *c.vision);
   b.skip([&](std::string_view name) {
-    return name.starts_with(kVisionPrefix) ||
+    return (!vision && name.starts_with(kVisionPrefix)) ||
            (!c.indexer && name.find(kIndexerPart) != std::string_view::npos);
   });
   return w;
@@ -403,6 +420,12 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
         "the checkpoint has no tensors of the indexer (self_attn.indexer.*): it runs with --dsa "
         "off only");
   }
+  if (has_tower(c, checkpoint)) {
+    info.images = describe_vision(*c.vision, checkpoint);
+    info.images->image_token = c.image_token;
+    info.images->begin_token = c.image_start_token;
+    info.images->end_token = c.image_end_token;
+  }
   info.notes.push_back(
       fmt::format("a running sequence carries {} bytes of recurrent state however long it is; a "
                   "snapshot of it, {} bytes, is where a cached prefix can be taken up",
@@ -423,7 +446,8 @@ class Glm5Next final : public DecoderModel {
         latent_form_(options.latent_form),
         linear_attn_(std::move(weights.linear_attn)),
         self_attn_(std::move(weights.self_attn)),
-        indexer_(std::move(weights.indexer)) {
+        indexer_(std::move(weights.indexer)),
+        vision_(std::move(weights.vision)) {
     int next = 0;
     for (int i = 0; i <= config.decoder.num_layers; ++i)
       cache_layer_.push_back(config.is_linear(i) ? -1 : next++);
@@ -443,6 +467,13 @@ class Glm5Next final : public DecoderModel {
                       snapshot == nullptr ? nullptr : snapshot + layout_.snapshot[size(i)],
                       state + layout_.state[size(i)]);
     }
+  }
+
+  bool can_see() const override { return vision_.has_value(); }
+  void encode_image(Exec& exec, const ImagePatches& image,
+                    std::span<float> features) const override {
+    GLINT_CHECK(can_see());
+    glint::encode_image(exec, compute(), *config_.vision, *vision_, image, features);
   }
 
  private:
@@ -516,6 +547,7 @@ class Glm5Next final : public DecoderModel {
   std::vector<KdaWeights> linear_attn_;
   std::vector<MlaWeights> self_attn_;
   std::vector<std::optional<KpoolWeights>> indexer_;
+  std::optional<VisionWeights> vision_;
 };
 
 }  // namespace
@@ -529,7 +561,7 @@ Status check_glm5_next(const Checkpoint& checkpoint) {
   GLINT_TRY(Config config, parse_config(checkpoint.config()));
   if (lacks_indexer(config, checkpoint)) config.indexer.reset();  // loading may yet refuse it
   TensorBinder binder(checkpoint);
-  bind_all(binder, config, false);
+  bind_all(binder, config, false, has_tower(config, checkpoint));
   return binder.finish();
 }
 
@@ -546,8 +578,10 @@ Result<std::unique_ptr<Model>> load_glm5_next(std::shared_ptr<const Checkpoint> 
   GLINT_TRY(const bool draft, wants_draft(config.decoder, *checkpoint, options.draft));
   ModelInfo info = describe(config, *checkpoint);
   TensorBinder binder(*checkpoint, options);
-  Weights weights = bind_all(binder, config, draft);
+  const bool vision = options.vision && has_tower(config, *checkpoint);
+  Weights weights = bind_all(binder, config, draft, vision);
   GLINT_TRY_VOID(binder.finish());
+  if (vision) log_vision_eps(*config.vision);
   binder.load();
   for (MlaWeights& layer : weights.self_attn) complete_kv_b(layer, options.compute);
   return std::unique_ptr<Model>(std::make_unique<Glm5Next>(

@@ -131,6 +131,51 @@ TEST(VisionTower, attention_is_over_the_whole_image) {
   EXPECT_NE(tower.encode(turned), after);
 }
 
+// The features of the reference in place of the placeholders, in one step and in such that cut the
+// images.
+TEST(VisionTower, prompts_with_images_have_the_logits_of_transformers) {
+  const golden::Case golden("glm5_next");
+  golden::Runner runner(golden.folder(), {.isa = golden::tested_isas().back()});
+  ASSERT_TRUE(runner.model().can_see());
+  ASSERT_TRUE(runner.model().info().images.has_value());
+  const std::int32_t placeholder = runner.model().info().images->image_token;
+  const auto& wide_ids = golden.expected("vision.ids").values;
+  const std::vector<std::int32_t> ids(wide_ids.begin(), wide_ids.end());
+  const auto& features = golden.expected("vision.features").values;
+  const auto& expected = golden.expected("vision.logits").values;
+  const auto hidden = static_cast<std::size_t>(runner.model().info().hidden_size);
+  for (const std::size_t chunk : {ids.size(), std::size_t{7}, std::size_t{1}}) {
+    SequenceCache sequence = start_sequence(runner.model(), runner.cache(), {});
+    std::vector<float> logits(ids.size() * static_cast<std::size_t>(runner.vocab()));
+    std::size_t seen = 0;
+    for (std::size_t at = 0; at < ids.size(); at += chunk) {
+      const auto tokens = std::span(ids).subspan(at, std::min(chunk, ids.size() - at));
+      const int count = static_cast<int>(tokens.size());
+      ASSERT_TRUE(sequence.reserve(count).has_value());
+      const SequenceSpan span{.begin = 0,
+                              .count = count,
+                              .start = static_cast<int>(at),
+                              .pages = sequence.pages(),
+                              .state = sequence.state()};
+      std::vector<InputRows> inputs;
+      std::vector<std::int32_t> rows;
+      for (int i = 0; i < count; ++i) {
+        rows.push_back(i);
+        if (tokens[static_cast<std::size_t>(i)] != placeholder) continue;
+        inputs.push_back({.begin = i, .count = 1, .values = features.data() + seen++ * hidden});
+      }
+      runner.model().forward(
+          runner.exec(), runner.cache(),
+          {.tokens = tokens, .sequences = {&span, 1}, .logit_rows = rows, .inputs = inputs},
+          std::span(logits).subspan(at * static_cast<std::size_t>(runner.vocab()),
+                                    tokens.size() * static_cast<std::size_t>(runner.vocab())));
+      sequence.commit(tokens);
+    }
+    EXPECT_EQ(seen * hidden, features.size());
+    EXPECT_LE(golden::max_difference(logits, expected), 2e-3) << chunk;
+  }
+}
+
 TEST(VisionTower, configs_that_ask_for_something_else_are_refused_by_name) {
   const Tower tower(Isa::kScalar, Compute::kF32, 1);
   const Json config = *tower.checkpoint->config().find("vision_config");

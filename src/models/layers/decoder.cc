@@ -118,10 +118,19 @@ void DecoderStep::report(const std::string& name, const float* values, std::size
   if (probe != nullptr) (*probe)(name, values, batch.tokens.size(), width);
 }
 
-void embed(const DecoderStep& step, const Weight& embed_tokens, float* h) {
+void input_row(const DecoderStep& step, const Weight& embed_tokens, std::size_t t, float* row) {
   const std::size_t d = step.hidden();
+  for (const InputRows& input : step.batch.inputs) {
+    if (t < size(input.begin) || t >= size(input.begin + input.count)) continue;
+    std::copy_n(input.values + (t - size(input.begin)) * d, d, row);
+    return;
+  }
+  decode_row(embed_tokens, size(step.batch.tokens[t]), {row, d});
+}
+
+void embed(const DecoderStep& step, const Weight& embed_tokens, float* h) {
   step.exec.pool.run(step.batch.tokens.size(), [&](std::size_t t, int) {
-    decode_row(embed_tokens, size(step.batch.tokens[t]), {h + t * d, d});
+    input_row(step, embed_tokens, t, h + t * step.hidden());
   });
 }
 

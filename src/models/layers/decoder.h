@@ -50,6 +50,8 @@ struct DecoderStep {
   }
 };
 
+// The embedding of token t of the batch, or what an image looks like there; row [hidden].
+void input_row(const DecoderStep& step, const Weight& embed_tokens, std::size_t t, float* row);
 // h = the rows of the batch's tokens; h [tokens, hidden].
 void embed(const DecoderStep& step, const Weight& embed_tokens, float* h);
 // h += y.

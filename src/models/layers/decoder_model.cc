@@ -134,7 +134,10 @@ void DecoderModel::draft(Exec& exec, Cache& cache, const DraftBatch& draft_batch
   GLINT_CHECK(draft_batch.recycled.empty() ||
               draft_batch.recycled.size() >=
                   draft_batch.logit_rows.size() * size(config_.hidden_size));
-  const Batch batch{draft_batch.tokens, draft_batch.sequences, draft_batch.logit_rows};
+  const Batch batch{.tokens = draft_batch.tokens,
+                    .sequences = draft_batch.sequences,
+                    .logit_rows = draft_batch.logit_rows,
+                    .inputs = draft_batch.inputs};
   const DecoderStep step{exec, config_, compute_, batch, nullptr};
   GLINT_CHECK(draft_batch.hidden.size() >= step.values());
   for (const SequenceSpan& sequence : batch.sequences)

@@ -130,7 +130,7 @@ void draft_input(const DecoderStep& step, const DraftEnds& ends, const float* hi
   auto* both = exec.workspace.array<float>(2 * step.values());
   exec.pool.run(step.batch.tokens.size(), [&](std::size_t t, int) {
     float* row = both + 2 * t * width;
-    decode_row(ends.embed_tokens, size(step.batch.tokens[t]), {row, width});
+    input_row(step, ends.embed_tokens, t, row);
     exec.kernels.rms_norm(row, ends.enorm.data(), d, eps, row);
     exec.kernels.rms_norm(hidden + t * width, ends.hnorm.data(), d, eps, row + width);
   });

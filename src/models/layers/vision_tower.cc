@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/integers.h"
+#include "base/log.h"
 #include "models/config_reader.h"
 #include "models/layers/rope.h"
 #include "ops/attention.h"
@@ -397,6 +398,13 @@ ImageInput describe_vision(const VisionDims& d, const Checkpoint& checkpoint) {
     input.parameters += values;
   }
   return input;
+}
+
+void log_vision_eps(const VisionDims& dims) {
+  if (dims.block_eps == dims.rms_norm_eps) return;
+  log_info(fmt::format(
+      "vision tower: norm1 and norm2 use the eps {} that it was trained with, not the config's {}",
+      dims.block_eps, dims.rms_norm_eps));
 }
 
 void encode_image(Exec& exec, Compute compute, const VisionDims& dims, const VisionWeights& weights,

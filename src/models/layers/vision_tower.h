@@ -66,6 +66,9 @@ VisionWeights bind_vision(TensorBinder& binder, const VisionDims& dims);
 // How it wants its images; without tokens. Counts the tower's tensors in `checkpoint`.
 ImageInput describe_vision(const VisionDims& dims, const Checkpoint& checkpoint);
 
+// One line of the log where block_eps is not what the config says.
+void log_vision_eps(const VisionDims& dims);
+
 // One vector a cell into `features` [image.tokens(), out_hidden_size]. Beside them and the image it
 // takes about 10 KiB of memory a patch of a tower 1024 wide, given back at the end.
 void encode_image(Exec& exec, Compute compute, const VisionDims& dims, const VisionWeights& weights,
