@@ -9,6 +9,8 @@ transformers make of them.
                resize    FILE scaled to width x height is EXPECTED, within a level
                sizes     [width, height, min tokens, max tokens, canvas width, height, content width, height]
                patches   what the processor makes of FILE under small rules
+
+and tests/data/vision: a text side for the golden checkpoint glm5_next, whose images have patches of 4 x 4 pixels.
 """
 
 import json
@@ -18,7 +20,8 @@ import numpy as np
 from PIL import Image, ImageOps
 from transformers.models.glm5_next import image_processing_pil_glm5_next as reference
 
-OUT = pathlib.Path(__file__).resolve().parents[1] / "tests/data/media"
+DATA = pathlib.Path(__file__).resolve().parents[1] / "tests/data"
+OUT = DATA / "media"
 
 
 def picture(width, height, seed):
@@ -165,7 +168,58 @@ def patches():
                "values": [round(float(v), 5) for v in out["pixel_values"].ravel()]}
 
 
+MARKERS = ["[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<think>", "</think>",
+           "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<arg_key>", "</arg_key>", "<arg_value>",
+           "</arg_value>"]
+IMAGE_MARKERS = {300: "<|begin_of_image|>", 301: "<|end_of_image|>", 302: "<|begin_of_video|>", 303: "<|end_of_video|>",
+                 304: "<|image|>", 305: "<|video|>", 319: "<|endoftext|>"}
+TEMPLATE = """{#- A fixture in the manner of GLM's templates for models that see. -#}
+{%- macro visible(content) -%}
+{%- if content is string -%}{{- content -}}
+{%- else -%}{%- for part in content -%}
+{%- if part.type == 'text' -%}{{- part.text -}}
+{%- elif part.type == 'image' -%}{{- '<|begin_of_image|><|image|><|end_of_image|>' -}}{%- endif -%}
+{%- endfor -%}{%- endif -%}
+{%- endmacro -%}
+{{- '[gMASK]<sop>' -}}
+{%- for m in messages -%}
+{%- if m.role == 'tool' -%}{{- '<|observation|><tool_response>' + visible(m.content) + '</tool_response>' -}}
+{%- elif m.role == 'assistant' -%}{{- '<|assistant|></think>' + visible(m.content) -}}
+{%- else -%}{{- '<|' + m.role + '|>' + visible(m.content) -}}{%- endif -%}
+{%- endfor -%}
+{{- '<|assistant|></think>' if add_generation_prompt else '' -}}
+"""
+
+
+def byte_letters():
+    """The letter that stands for each byte in byte-level vocabularies."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [b for b in range(256) if b not in shown]
+    return {b: chr(b) for b in shown} | {b: chr(256 + i) for i, b in enumerate(hidden)}
+
+
+def write_text_side(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    added = {256 + i: text for i, text in enumerate(MARKERS)} | IMAGE_MARKERS
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    letters = byte_letters()
+    tokenizer = {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [{"id": id, "content": text, **flags} for id, text in added.items()],
+        "normalizer": None, "pre_tokenizer": level, "post_processor": level, "decoder": level,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                  "vocab": {letters[b]: b for b in range(256)}, "merges": []},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, indent=0) + "\n")
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "preprocessor_config.json").write_text(json.dumps(
+        {"patch_size": 4, "merge_size": 2, "temporal_patch_size": 2, "min_image_tokens": 4, "max_image_tokens": 120}) + "\n")
+
+
 def main():
+    write_text_side(DATA / "vision")
     OUT.mkdir(parents=True, exist_ok=True)
     for old in OUT.iterdir():
         old.unlink()

@@ -114,6 +114,9 @@ int32_t tc_matcher_state(TcMatcher* matcher, bool* complete, bool* stopped, TcBy
 int32_t tc_image_decode(const uint8_t* bytes, size_t len, uint64_t max_pixels, uint32_t* width, uint32_t* height,
                         TcBytes* rgb, TcBytes* error);
 
+/* A hash under a key that is this process's own: equal for equal bytes, and nobody can choose two that collide. */
+uint64_t tc_keyed_hash(const uint8_t* bytes, size_t len);
+
 #ifdef __cplusplus
 }
 #endif

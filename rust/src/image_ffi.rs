@@ -1,7 +1,21 @@
 //! The exported function of `image`.
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
+
 use crate::ffi::{guarded, TcBytes};
 use crate::image;
+
+/// The same for equal bytes, in this process: nobody outside can choose two that collide.
+///
+/// # Safety
+/// `bytes` holds `len` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn tc_keyed_hash(bytes: *const u8, len: usize) -> u64 {
+    static KEY: OnceLock<RandomState> = OnceLock::new();
+    let bytes = if len == 0 { &[] } else { std::slice::from_raw_parts(bytes, len) };
+    KEY.get_or_init(RandomState::new).hash_one(bytes)
+}
 
 /// # Safety
 /// `bytes` holds `len` bytes; `width`, `height`, `rgb` and `error` can be written.

@@ -115,8 +115,9 @@ struct ChatDelta {
 using DeltaSink = std::function<void(ChatDelta)>;  // on the engine thread, in order
 
 struct PreparedPrompt {
-  std::string text;  // rendered, guards removed
+  std::string text;  // rendered, guards removed; one placeholder an image
   std::vector<std::int32_t> ids;
+  std::vector<PromptImage> images;
   bool ends_in_thinking = false;
   // A thought was closed, or the answer was begun: the model is not expected to open one.
   bool is_past_thinking = false;
@@ -135,6 +136,9 @@ struct TextOptions {
   Json sampling_overrides;     // null or object, over generation_config.json
   int default_max_tokens = 0;  // of requests without max_tokens; 0: the room left in the context
   std::optional<std::string> script;  // a test device: lines of JSON, see docs/server.md
+  std::optional<ImageInput> images;   // of a model that sees; unset: it reads text only
+  int max_image_tokens = 0;           // of one image; 0: what the checkpoint's processor allows
+  int max_images = 32;                // of one request
 };
 
 // What the text side of a checkpoint says, whatever kind of file it came from: the contents of a
@@ -142,9 +146,11 @@ struct TextOptions {
 struct TextDocuments {
   std::string tokenizer_json;
   Json tokenizer_config;                     // null: none
+  Json preprocessor_config;                  // of images; null: none
   std::optional<std::string> chat_template;  // chat_template.jinja; wins over tokenizer_config's
   std::string tokenizer_name = "tokenizer.json";
   std::string tokenizer_config_name = "tokenizer_config.json";
+  std::string preprocessor_config_name = "preprocessor_config.json";
   std::string chat_template_name = "chat_template.jinja";
   std::string config_name = "config.json";
   std::string generation_config_name = "generation_config.json";
@@ -176,6 +182,7 @@ class TextAssets {
       const;  // {"temperature":..,"top_p":..} as resolved from generation_config.json
   ToolFormat tool_format() const;
   ReasoningFormat reasoning_format() const;
+  bool takes_images() const;
   // Renders and encodes the conversation. Strings that come from messages, tools or template_kwargs
   // never become control tokens.
   Result<PreparedPrompt> prepare(const ChatRequest& request) const;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "chat/images.h"
 #include "text/json_text.h"
 
 namespace glint {
@@ -36,8 +37,11 @@ Result<std::string> part_text(const Json& part, const std::string& path) {
   const std::string& name = type->as_string();
   const bool is_refusal = name == "refusal";
   if (name != "text" && name != "input_text" && name != "output_text" && !is_refusal) {
-    if (name == "image_url" || name == "input_image" || name == "image" || name == "input_audio" ||
-        name == "video_url" || name == "file") {
+    if (name == "video_url" || name == "video" || name == "input_video") {
+      return unsupported(
+          path + ": videos are not taken; send some of its frames as images to a model that sees");
+    }
+    if (is_image_part(part) || name == "input_audio" || name == "file") {
       return unsupported(fmt::format(
           "{}: this model reads text only, it cannot take a part of type '{}'", path, name));
     }
@@ -49,6 +53,30 @@ Result<std::string> part_text(const Json& part, const std::string& path) {
     return invalid_argument(fmt::format("{}.{}: must be a string", path, key));
   }
   return text->as_string();
+}
+
+bool holds_images(const Json* content) {
+  return content != nullptr && content->is_array() &&
+         std::ranges::any_of(content->as_array(), is_image_part);
+}
+
+// The parts of a content that holds images, which go to `images`.
+Result<Json> content_parts(const Json& content, const std::string& path,
+                           std::vector<ImagePart>& images) {
+  Json parts(Json::Array{});
+  for (std::size_t index = 0; index < content.as_array().size(); ++index) {
+    const Json& part = content.as_array()[index];
+    const std::string part_path = fmt::format("{}[{}]", path, index);
+    if (is_image_part(part)) {
+      GLINT_TRY(ImagePart image, read_image_part(part, part_path));
+      images.push_back(std::move(image));
+      parts.push_back(Json(Json::Object{{"type", Json("image")}}));
+    } else {
+      GLINT_TRY(std::string text, part_text(part, part_path));
+      parts.push_back(Json(Json::Object{{"type", Json("text")}, {"text", Json(std::move(text))}}));
+    }
+  }
+  return parts;
 }
 
 Result<std::string> content_text(const Json* content, const std::string& path,
@@ -167,17 +195,29 @@ Result<std::string> role_of(const Json& message, const std::string& path) {
       "{}.role: unknown role '{}'; use system, developer, user, assistant or tool", path, name));
 }
 
-Result<Json> normalise_message(const Json& message, const std::string& path, ArgumentStyle style) {
+Result<Json> normalise_message(const Json& message, const std::string& path, ArgumentStyle style,
+                               std::vector<ImagePart>* images) {
   if (!message.is_object()) {
     return invalid_argument(
         fmt::format("{}: must be an object, not {}", path, message.type_name()));
   }
   GLINT_TRY(const std::string role, role_of(message, path));
-  GLINT_TRY(std::string content,
-            content_text(message.find("content"), path + ".content", role == "tool" ? "\n" : ""));
+  const Json* given = message.find("content");
+  const bool has_images =
+      images != nullptr && (role == "user" || role == "tool") && holds_images(given);
+  if (images != nullptr && !has_images && holds_images(given)) {
+    return unsupported(path + ".content: images are taken from users and tools only");
+  }
+  std::string content;
+  if (!has_images) {
+    GLINT_TRY(content, content_text(given, path + ".content", role == "tool" ? "\n" : ""));
+  }
   Json out;
   out.set("role", Json(role));
-  if (role == "assistant") {
+  if (has_images) {
+    GLINT_TRY(Json parts, content_parts(*given, path + ".content", *images));
+    out.set("content", std::move(parts));
+  } else if (role == "assistant") {
     GLINT_TRY(std::optional<std::string> reasoning, reasoning_of(message, path));
     if (!reasoning) split_inline_reasoning(content, reasoning);
     out.set("content", Json(std::move(content)));
@@ -240,7 +280,8 @@ Json arguments_object(std::string_view text) {
   return raw;
 }
 
-Result<Json> normalise_messages(const Json& messages, ArgumentStyle style) {
+Result<Json> normalise_messages(const Json& messages, ArgumentStyle style,
+                                std::vector<ImagePart>* images) {
   if (!messages.is_array()) {
     return invalid_argument(
         fmt::format("messages: must be a list of messages, not {}", messages.type_name()));
@@ -249,7 +290,7 @@ Result<Json> normalise_messages(const Json& messages, ArgumentStyle style) {
   Json out(Json::Array{});
   for (std::size_t index = 0; index < messages.as_array().size(); ++index) {
     GLINT_TRY(Json message, normalise_message(messages.as_array()[index],
-                                              fmt::format("messages[{}]", index), style));
+                                              fmt::format("messages[{}]", index), style, images));
     out.push_back(std::move(message));
   }
   return out;

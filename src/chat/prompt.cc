@@ -96,7 +96,9 @@ Result<TextAssets::State::Rendered> TextAssets::State::render_chat(
     return guarded ? guard_strings(value, *tokenizer) : std::move(value);
   };
   GLINT_TRY(const auto parsed, template_for(request));
-  GLINT_TRY(Json messages, normalise_messages(request.messages, parsed->argument_style));
+  Rendered out;
+  GLINT_TRY(Json messages, normalise_messages(request.messages, parsed->argument_style,
+                                              images ? &out.images : nullptr));
   GLINT_TRY(Json tools, normalise_tools(request.tools));
   std::optional<Continuation> continuation;
   if (request.continue_final_message) {
@@ -114,7 +116,6 @@ Result<TextAssets::State::Rendered> TextAssets::State::render_chat(
   if (!request.documents.is_null()) variables.set("documents", text_only(request.documents));
   variables.set("add_generation_prompt", Json(add_prompt));
 
-  Rendered out;
   GLINT_TRY(out.text, render(source, variables));
   // Some templates open a thought whatever they are told.
   if (switches.thinking_off && add_prompt && ends_with_open_think(out.text)) {
@@ -140,6 +141,12 @@ Result<PreparedPrompt> TextAssets::prepare(const ChatRequest& request) const {
   prompt.ends_in_thinking = rendered.ends_in_thinking;
   prompt.is_past_thinking = rendered.answer_begun || ends_with_closed_think(rendered.text);
   prompt.ids = guarded ? tokenizer.encode_guarded(rendered.text) : tokenizer.encode(rendered.text);
+  if (state_->images) {
+    if (!rendered.images.empty() && request.keep_last_prompt_tokens > 0) {
+      return unsupported("truncate_prompt_tokens: a prompt with images is not cut");
+    }
+    GLINT_TRY(prompt.images, place_images(*state_->images, rendered.images, prompt.ids));
+  }
   keep_last(prompt.ids, request.keep_last_prompt_tokens);
   if (prompt.ids.empty()) return invalid_argument("messages: the rendered prompt is empty");
   prompt.text = guarded ? Tokenizer::remove_guards(rendered.text) : std::move(rendered.text);

@@ -152,6 +152,7 @@ Result<GenerateRequest> TextAssets::to_generate_request(const ChatRequest& reque
   GLINT_TRY_VOID(state_->set_lengths(request, prompt, context, out));
   GLINT_TRY(out.constraint, state_->constraint_for(request, prompt));
   out.prompt = prompt.ids;
+  out.images = prompt.images;
   if (state_->script) out.script = state_->script->find(prompt.text);
   out.prompt_logprobs = request.prompt_logprobs;
   out.progress = request.progress;

@@ -221,6 +221,8 @@ Result<TextDocuments> read_documents(const std::filesystem::path& folder) {
   out.tokenizer_name = file.string();
   out.tokenizer_config_name = (folder / "tokenizer_config.json").string();
   GLINT_TRY(out.tokenizer_config, read_json_if_there(out.tokenizer_config_name));
+  out.preprocessor_config_name = (folder / "preprocessor_config.json").string();
+  GLINT_TRY(out.preprocessor_config, read_json_if_there(out.preprocessor_config_name));
   out.chat_template_name = (folder / "chat_template.jinja").string();
   GLINT_TRY(out.chat_template, read_if_there(out.chat_template_name, kMaxTemplateBytes));
   return out;
@@ -247,6 +249,9 @@ ToolFormat TextAssets::tool_format() const {
 }
 ReasoningFormat TextAssets::reasoning_format() const {
   return state_->reasoning_format;
+}
+bool TextAssets::takes_images() const {
+  return state_->images.has_value();
 }
 const Json& TextAssets::sampling_defaults() const {
   return state_->sampling_defaults;
@@ -282,6 +287,7 @@ Result<std::shared_ptr<const TextAssets>> TextAssets::from_documents(const TextD
     return invalid_argument(
         fmt::format("default_max_tokens: must be at least 0, not {}", options.default_max_tokens));
   }
+  GLINT_TRY_VOID(state.read_images(documents, options));
   state.default_max_tokens = options.default_max_tokens;
   state.parse_special_in_messages = options.parse_special_in_messages;
   state.tool_grammar = options.tool_grammar;
@@ -300,6 +306,28 @@ Status TextAssets::State::read_templates(const TextDocuments& documents, const T
             parse_if_there(texts.tool_use, texts.name + " (tool_use)", model_type));
   template_source = texts.plain ? *texts.plain : texts.tool_use.value_or("");
   token_variables = find_token_variables(documents.tokenizer_config);
+  return {};
+}
+
+Status TextAssets::State::read_images(const TextDocuments& documents, const TextOptions& options) {
+  if (!options.images) return {};
+  const ImageInput& input = *options.images;
+  if (input.image_token < 0 || input.image_token >= tokenizer->vocab_size()) {
+    return corrupt(fmt::format("{}: image_token_id {} is not in the vocabulary of {} tokens",
+                               documents.config_name, input.image_token, tokenizer->vocab_size()));
+  }
+  ImageRules rules{
+      .canvas = {}, .image_token = input.image_token, .max_images = options.max_images};
+  rules.canvas.patch_size = input.patch_size;
+  rules.canvas.temporal_patch_size = input.temporal_patch_size;
+  rules.canvas.merge = input.merge;
+  GLINT_TRY(rules.canvas, read_canvas_rules(documents.preprocessor_config,
+                                            documents.preprocessor_config_name, rules.canvas));
+  if (options.max_image_tokens > 0) {
+    rules.canvas.max_tokens = std::min(rules.canvas.max_tokens, options.max_image_tokens);
+    rules.canvas.min_tokens = std::min(rules.canvas.min_tokens, rules.canvas.max_tokens);
+  }
+  images = rules;
   return {};
 }
 

@@ -9,6 +9,7 @@
 
 #include "chat/answer_constraint.h"
 #include "chat/chat.h"
+#include "chat/images.h"
 #include "chat/messages.h"
 #include "chat/script.h"
 #include "chat/templates.h"
@@ -35,16 +36,19 @@ struct TextAssets::State {
   bool parse_special_in_messages = false;
   TextOptions::ToolGrammar tool_grammar = TextOptions::ToolGrammar::kStrict;
   std::optional<Script> script;
+  std::optional<ImageRules> images;  // of a model that sees
 
   // Fill what they are named after.
   Status read_templates(const TextDocuments& documents, const TextOptions& options,
                         const std::string& model_type);
   Status read_formats(const TextDocuments& documents, const TextOptions& options,
                       const std::string& model_type);
+  Status read_images(const TextDocuments& documents, const TextOptions& options);
   // The template of this request. Errors: kInvalidArgument, kNotFound.
   Result<std::shared_ptr<const ParsedTemplate>> template_for(const ChatRequest& request) const;
   struct Rendered {
     std::string text;  // with guards, unless parse_special_in_messages
+    std::vector<ImagePart> images;
     bool ends_in_thinking = false;
     bool thinking_was_closed = false;
     bool answer_begun = false;  // there is content to go on with

@@ -42,4 +42,11 @@ Result<Image> decode_image(std::string_view bytes) {
   return internal_error(std::move(text));
 }
 
+std::uint64_t content_hash(const Image& image) {
+  const std::uint64_t sizes =
+      static_cast<std::uint64_t>(image.width) << 32 | static_cast<std::uint32_t>(image.height);
+  const std::uint64_t parts[] = {sizes, tc_keyed_hash(image.rgb.data(), image.rgb.size())};
+  return tc_keyed_hash(reinterpret_cast<const std::uint8_t*>(parts), sizeof parts);
+}
+
 }  // namespace glint

@@ -29,6 +29,9 @@ inline constexpr std::size_t kMaxImageBytes = 32u << 20;  // of a file
 // kCorrupt.
 Result<Image> decode_image(std::string_view bytes);
 
+// Under a key of this process: equal for equal images, and nobody can choose two that collide.
+std::uint64_t content_hash(const Image& image);
+
 // Bicubic, antialiased where it shrinks, rows before columns, rounded to 8 bits after each: the
 // same bits as Pillow's resize(..., BICUBIC), but for one level here and there where newer Pillows
 // do the columns first.

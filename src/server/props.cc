@@ -46,7 +46,8 @@ Json props_json(const ServedModel& model, const ServedInfo& info, const ServerOp
                  {"model_path", Json(options.model_root)},
                  {"model_alias", Json(model.names.front())},
                  {"chat_template", Json(model.text->template_source())},
-                 {"modalities", object({{"vision", Json(false)}, {"audio", Json(false)}})},
+                 {"modalities",
+                  object({{"vision", Json(model.text->takes_images())}, {"audio", Json(false)}})},
                  {"build_info", Json("glint " + options.version)},
                  {"model", std::move(about)},
                  {"tool_parser", Json(std::string(name_of(model.text->tool_format())))},
@@ -77,24 +78,26 @@ Json version_json(const ServerOptions& options, const Json& machine) {
 }
 
 Json model_json(const std::string& name, const std::string& root, std::int64_t created,
-                const ModelInfo& info, int context) {
+                const ModelInfo& info, int context, bool takes_images) {
   Json meta = object({{"n_vocab", Json(info.vocab_size)},
                       {"n_ctx_train", Json(info.max_position_embeddings)},
                       {"n_embd", Json(info.hidden_size)},
                       {"n_params", Json(info.total_parameters)},
                       {"size", Json(info.weight_bytes)},
                       {"ftype", Json(info.weight_format)}});
-  Json text(Json::Array{Json("text")});
-  return object(
-      {{"id", Json(name)},
-       {"object", Json("model")},
-       {"created", Json(created)},
-       {"owned_by", Json("glint")},
-       {"root", Json(root)},
-       {"parent", Json()},
-       {"max_model_len", Json(context)},
-       {"meta", std::move(meta)},
-       {"architecture", object({{"input_modalities", text}, {"output_modalities", text}})}});
+  const Json text(Json::Array{Json("text")});
+  Json input = text;
+  if (takes_images) input.push_back(Json("image"));
+  return object({{"id", Json(name)},
+                 {"object", Json("model")},
+                 {"created", Json(created)},
+                 {"owned_by", Json("glint")},
+                 {"root", Json(root)},
+                 {"parent", Json()},
+                 {"max_model_len", Json(context)},
+                 {"meta", std::move(meta)},
+                 {"architecture",
+                  object({{"input_modalities", std::move(input)}, {"output_modalities", text}})}});
 }
 
 }  // namespace glint

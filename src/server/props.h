@@ -18,6 +18,6 @@ Json slots_json(const Engine& engine);
 Json version_json(const ServerOptions& options, const Json& machine);
 // An entry of GET /v1/models.
 Json model_json(const std::string& name, const std::string& root, std::int64_t created,
-                const ModelInfo& info, int context);
+                const ModelInfo& info, int context, bool takes_images);
 
 }  // namespace glint

@@ -186,7 +186,7 @@ std::expected<ApiCall, ApiError> parse_responses_call(std::string_view body,
   call.conversation = "input";
   call.model = fields.string("model").value_or("");
   read_refused(fields);
-  read_input(fields, chat, call.notes);
+  read_input(fields, settings.takes_images, chat, call.notes);
   call.stream = shape.stream = fields.boolean_or("stream", false);
   fields.object("stream_options");  // include_obfuscation, which there is none of
   read_length(fields, chat);

@@ -6,8 +6,9 @@
 #include <array>
 #include <utility>
 
+#include "base/base64.h"
+#include "chat/images.h"
 #include "chat/messages.h"
-#include "server/base64.h"
 
 namespace glint {
 namespace {
@@ -33,12 +34,12 @@ std::string qualified(const std::string& name_space, const std::string& name) {
 // Input items -> messages. Stops taking any after the first error.
 class InputReader {
  public:
-  explicit InputReader(FieldReader& fields) : fields_(fields) {}
+  InputReader(FieldReader& fields, bool takes_images)
+      : fields_(fields), takes_images_(takes_images) {}
 
-  void add_message(const char* role, std::string content) {
+  void add_message(const char* role, Json content) {
     close_turn();
-    messages_.push_back(
-        Json(Json::Object{{"role", Json(role)}, {"content", Json(std::move(content))}}));
+    messages_.push_back(Json(Json::Object{{"role", Json(role)}, {"content", std::move(content)}}));
   }
   void add_items(const Json& items) {
     for (std::size_t i = 0; i < items.as_array().size() && !fields_.error(); ++i)
@@ -74,9 +75,12 @@ class InputReader {
   std::string call_id(const Json& item, const std::string& path);
   std::string content_text(const Json* content, const std::string& path,
                            std::string_view separator);
+  // The same, or a list of parts where some are images.
+  Json content_of(const Json* content, const std::string& path, std::string_view separator);
   std::string part_text(const Json& part, const std::string& path);
 
   FieldReader& fields_;
+  const bool takes_images_;
   Json::Array messages_;
   std::optional<Turn> turn_;  // the assistant's, still growing
   std::map<std::string, int> left_out_;
@@ -102,7 +106,10 @@ std::string InputReader::part_text(const Json& part, const std::string& path) {
   constexpr std::array<std::string_view, 5> kMedia = {"input_image", "input_file", "input_audio",
                                                       "image_url", "computer_screenshot"};
   if (std::ranges::find(kMedia, name) != kMedia.end()) {
-    fail(path, fmt::format("this model reads text only, it cannot take a part of type '{}'", name),
+    fail(path,
+         takes_images_ && name == "input_image"
+             ? "images are taken from users and tools only"
+             : fmt::format("this model reads text only, it cannot take a part of type '{}'", name),
          "unsupported_value");
     return {};
   }
@@ -133,6 +140,25 @@ std::string InputReader::content_text(const Json* content, const std::string& pa
   return joined;
 }
 
+Json InputReader::content_of(const Json* content, const std::string& path,
+                             std::string_view separator) {
+  const bool has_images = takes_images_ && content != nullptr && content->is_array() &&
+                          std::ranges::any_of(content->as_array(), is_image_part);
+  if (!has_images) return Json(content_text(content, path, separator));
+  Json parts(Json::Array{});
+  for (std::size_t i = 0; i < content->as_array().size(); ++i) {
+    const Json& part = content->as_array()[i];
+    if (is_image_part(part)) {
+      parts.push_back(part);
+    } else {
+      parts.push_back(
+          Json(Json::Object{{"type", Json("text")},
+                            {"text", Json(part_text(part, fmt::format("{}[{}]", path, i)))}}));
+    }
+  }
+  return parts;
+}
+
 std::string InputReader::required_string(const Json& item, const char* key,
                                          const std::string& path) {
   const Json* value = item.find(key);
@@ -149,12 +175,13 @@ std::string InputReader::call_id(const Json& item, const std::string& path) {
 
 void InputReader::add_message_item(const Json& item, const std::string& path) {
   const std::string role = required_string(item, "role", path);
-  std::string text = content_text(item.find("content"), path + ".content", "");
+  Json content = role == "user" ? content_of(item.find("content"), path + ".content", "")
+                                : Json(content_text(item.find("content"), path + ".content", ""));
   if (fields_.error()) return;
   if (role == "assistant") {
-    turn().content += text;
+    turn().content += content.as_string();
   } else if (role == "user" || role == "system" || role == "developer") {
-    add_message(role.c_str(), std::move(text));
+    add_message(role.c_str(), std::move(content));
   } else {
     fail(path + ".role",
          fmt::format("unknown role '{}'; use user, system, developer or assistant", role));
@@ -187,12 +214,12 @@ void InputReader::add_output(const Json& item, const std::string& path) {
   const Json* output = item.find("output");
   if (output == nullptr || output->is_null())
     fail(path + ".output", "is required", "missing_field");
-  std::string text = content_text(output, path + ".output", "\n");
+  Json content = content_of(output, path + ".output", "\n");
   if (fields_.error()) return;
   close_turn();
   messages_.push_back(Json(Json::Object{{"role", Json("tool")},
                                         {"tool_call_id", Json(std::move(id))},
-                                        {"content", Json(std::move(text))}}));
+                                        {"content", std::move(content)}}));
 }
 
 // Its text, else what we sealed; a summary alone, or another maker's seal, is no thought of ours.
@@ -367,14 +394,15 @@ void note_left_out(const std::map<std::string, int>& left_out, const char* what,
 
 }  // namespace
 
-void read_input(FieldReader& fields, ChatRequest& chat, std::vector<std::string>& notes) {
-  InputReader reader(fields);
+void read_input(FieldReader& fields, bool takes_images, ChatRequest& chat,
+                std::vector<std::string>& notes) {
+  InputReader reader(fields, takes_images);
   if (auto instructions = fields.string("instructions"); instructions && !instructions->empty())
-    reader.add_message("system", std::move(*instructions));
+    reader.add_message("system", Json(std::move(*instructions)));
   const Json* input = fields.get("input");
   if (input == nullptr) return fields.fail("input", "is required", "missing_field");
   if (input->is_string()) {
-    reader.add_message("user", input->as_string());
+    reader.add_message("user", *input);
   } else if (input->is_array()) {
     reader.add_items(*input);
   } else {

@@ -15,8 +15,10 @@
 namespace glint {
 
 // `input` and `instructions` -> messages. Adjacent reasoning, message and call items of the
-// assistant become one turn. Notes say what was left out.
-void read_input(FieldReader& fields, ChatRequest& chat, std::vector<std::string>& notes);
+// assistant become one turn. Notes say what was left out. `takes_images`: those of users and tools
+// are left to normalise_messages(); else refused.
+void read_input(FieldReader& fields, bool takes_images, ChatRequest& chat,
+                std::vector<std::string>& notes);
 
 // What a function of the prompt is to the client.
 struct ClientTool {

@@ -394,14 +394,15 @@ void Server::attach(Engine& engine, std::shared_ptr<const TextAssets> text, Serv
   model->fingerprint = fmt::format("glint-{}-{}", options.version, info.model.weight_format);
   model->template_kwargs = options.chat_template_kwargs;
   model->api = options.api;
+  model->api.takes_images = model->text->takes_images();
   model->sse_ping_s = options.sse_ping_s;
   model->request_timeout_s = options.request_timeout_s;
   model->stream_interval = options.stream_interval;
   Json models(Json::Array{});
   const std::int64_t now = std::time(nullptr);
   for (const std::string& name : model->names) {
-    models.push_back(
-        model_json(name, options.model_root, now, info.model, engine.options().context));
+    models.push_back(model_json(name, options.model_root, now, info.model, engine.options().context,
+                                model->text->takes_images()));
   }
   state_->http->mailbox()->post([state = state_.get(), model = std::move(model),
                                  models = std::move(models), info = std::move(info)]() mutable {

@@ -66,6 +66,7 @@ void declare(Flags& flags, BenchOptions* options) {
       [options](const std::string& value) { return parse_drafts(value, options->plan.drafts); });
   flags.toggle("--json", &options->json, "one object for machines");
   declare_session(flags, &options->session, false);
+  options->session.vision = false;
   declare_log(flags, &options->log);
 }
 

@@ -238,6 +238,7 @@ void declare(Flags& flags, ChatOptions* options) {
   declare_sampling(flags, &options->sampling);
   declare_session(flags, &options->session, false);
   declare_mtp(flags, &options->session.mtp);
+  declare_vision(flags, &options->session);
   declare_log(flags, &options->log);
 }
 

@@ -293,6 +293,14 @@ void add_model_json(const Report& report, Json* json) {
   json->set("quantization", info.weight_format.empty() ? Json() : Json(info.weight_format));
   json->set("weights", std::move(weights));
   json->set("mtp", std::move(mtp));
+  if (info.images) {
+    Json vision;
+    vision.set("parameters", info.images->parameters);
+    vision.set("bytes", info.images->weight_bytes);
+    vision.set("patch_size", info.images->patch_size);
+    vision.set("image_token", info.images->image_token);
+    json->set("vision", std::move(vision));
+  }
   json->set("context", info.max_position_embeddings);
 }
 
@@ -420,6 +428,14 @@ void print_model(const Report& report) {
                  : fmt::format("{} layer{} {}{}", info.mtp_layers, info.mtp_layers == 1 ? "" : "s",
                                info.mtp_present ? "present" : "declared, without weights",
                                can_guess(info) ? ", guesses ahead (--mtp)" : ""));
+  if (info.images) {
+    print_line("Vision",
+               fmt::format("{} parameters in {}: images become a token for {} x {} pixels",
+                           millions(info.images->parameters),
+                           format_bytes(static_cast<double>(info.images->weight_bytes)),
+                           info.images->patch_size * info.images->merge,
+                           info.images->patch_size * info.images->merge));
+  }
   print_line("Context", fmt::format("up to {} tokens", info.max_position_embeddings));
 }
 

@@ -163,6 +163,7 @@ Result<MemoryPlan> plan_resident(const ModelInfo& info, const CacheSpec& cache,
     const std::uint64_t stored = info.draft.weight_bytes + info.draft.copy_bytes;
     plan.weights += static_cast<std::uint64_t>(change * static_cast<double>(stored));
   }
+  if (request.load.vision && info.images) plan.weights += info.images->weight_bytes;
   plan.logits = static_cast<std::uint64_t>(request.num_sequences) *
                 static_cast<std::uint64_t>(info.vocab_size) * sizeof(float);
   const auto room_beside = [&plan](std::uint64_t taken) {

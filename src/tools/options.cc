@@ -165,6 +165,23 @@ void declare_mtp(Flags& flags, MtpOptions* mtp) {
       });
 }
 
+void declare_vision(Flags& flags, SessionOptions* options) {
+  flags.custom("--vision", "on|off",
+               "on: load the vision tower of a model that has one, and take images; off: save its "
+               "memory (default on)",
+               [options](const std::string& value) -> Status {
+                 if (value != "on" && value != "off") {
+                   return invalid_argument(fmt::format("'{}' is none of on|off", value));
+                 }
+                 options->vision = value == "on";
+                 return {};
+               });
+  flags.integer("--image-tokens", &options->text_options.max_image_tokens, "N",
+                "most tokens of one image: larger ones are scaled down (default: what the model's "
+                "processor allows, 8000)",
+                1, 1 << 20);
+}
+
 void declare_log(Flags& flags, LogOptions* options) {
   flags.group("Logging");
   flags.choice("--log-level", &options->level, {"debug", "info", "warn", "error", "off"},

@@ -23,6 +23,9 @@ void declare_session(Flags& flags, SessionOptions* options, bool parallel);
 // --mtp, with the present value as the default.
 void declare_mtp(Flags& flags, MtpOptions* mtp);
 
+// --vision, --image-tokens.
+void declare_vision(Flags& flags, SessionOptions* options);
+
 struct LogOptions {
   std::string level;  // empty: the command's own default
   std::string format = "text";

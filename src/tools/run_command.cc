@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/file.h"
+#include "chat/images.h"
 #include "tools/commands.h"
 #include "tools/options.h"
 #include "tools/program.h"
@@ -23,7 +24,7 @@ struct RunOptions {
   LogOptions log;
   std::string prompt, system, tools_file;
   bool has_prompt = false, raw = false, json = false, think = false, no_think = false;
-  std::vector<std::string> stop;
+  std::vector<std::string> stop, images;
 };
 
 void declare(Flags& flags, RunOptions* options) {
@@ -35,6 +36,8 @@ void declare(Flags& flags, RunOptions* options) {
                  options->has_prompt = true;
                  return Status();
                });
+  flags.list("--image", &options->images, "FILE",
+             "a PNG, JPEG or WebP image to show before the prompt; may be repeated");
   flags.text("--system", &options->system, "TEXT", "the system message");
   flags.text("--tools", &options->tools_file, "FILE",
              "a JSON list of functions the model may call");
@@ -49,6 +52,7 @@ void declare(Flags& flags, RunOptions* options) {
   declare_sampling(flags, &options->sampling);
   declare_session(flags, &options->session, false);
   declare_mtp(flags, &options->session.mtp);
+  declare_vision(flags, &options->session);
   declare_log(flags, &options->log);
 }
 
@@ -59,6 +63,19 @@ Json message(const char* role, const std::string& content) {
   return json;
 }
 
+// The user's turn: the images, then the text.
+Result<Json> user_message(const RunOptions& options, const std::string& prompt) {
+  if (options.images.empty()) return message("user", prompt);
+  Json parts(Json::Array{});
+  for (const std::string& file : options.images) {
+    auto part = image_file_part(file);
+    if (!part) return invalid_argument("--image: " + part.error().message);
+    parts.push_back(std::move(*part));
+  }
+  parts.push_back(Json(Json::Object{{"type", Json("text")}, {"text", Json(prompt)}}));
+  return Json(Json::Object{{"role", Json("user")}, {"content", std::move(parts)}});
+}
+
 Result<ChatRequest> make_request(const RunOptions& options) {
   ChatRequest request;
   std::string prompt = options.prompt;
@@ -67,11 +84,13 @@ Result<ChatRequest> make_request(const RunOptions& options) {
   request.stop = options.stop;
   request.raw = options.raw;
   if (options.raw) {
+    if (!options.images.empty()) return invalid_argument("--image: not with --raw");
     request.raw_prompt = std::move(prompt);
     return request;
   }
   if (!options.system.empty()) request.messages.push_back(message("system", options.system));
-  request.messages.push_back(message("user", prompt));
+  GLINT_TRY(Json user, user_message(options, prompt));
+  request.messages.push_back(std::move(user));
   if (options.think || options.no_think) request.enable_thinking = options.think;
   if (!options.tools_file.empty()) {
     GLINT_TRY(const std::string text, read_text_file(options.tools_file, kMaxToolsBytes));
@@ -157,6 +176,7 @@ Command run_command() {
               "On a terminal the thinking is shown dimmed; into a pipe only the answer is written.",
           .examples = {"glint run -p \"What is 17 + 25?\"",
                        "glint run ./GLM-4.7-Flash -p - --json < question.txt",
+                       "glint run ./GLM-5.3-Flash --image photo.jpg -p \"What is this?\"",
                        "glint run --raw -p \"Once upon a time\" -n 64 --temp 0.8 --seed 1"},
           .declare = [options](Flags& flags) { declare(flags, options.get()); },
           .run = [options] { return run(*options); }};

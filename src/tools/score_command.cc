@@ -51,6 +51,7 @@ void declare(Flags& flags, ScoreOptionsOfUser* options) {
   flags.toggle("--json", &options->json, "one object for machines");
   declare_session(flags, &request.session, true);
   declare_mtp(flags, &request.session.mtp);
+  request.session.vision = false;
   declare_log(flags, &options->log);
 }
 

@@ -48,6 +48,8 @@ void declare_limits(Flags& flags, ServeOptions* options) {
                 "likeliest tokens that log-probs may list; -1 is all (default 20)", -1);
   flags.integer("--max-body-mib", &options->body_mib, "N", "longest request body (default 64)", 1,
                 4096);
+  flags.integer("--max-images", &options->session.text_options.max_images, "N",
+                "images of one request (default 32)", 0, 4096);
   flags.integer("--default-max-tokens", &options->session.text_options.default_max_tokens, "N",
                 "longest answer of a request that sets no limit; 0 is the room left in the context "
                 "(default 0)",
@@ -220,6 +222,7 @@ void declare_serve(Flags& flags, ServeOptions* options) {
   declare_output(flags, options);
   declare_session(flags, &options->session, true);
   declare_mtp(flags, &options->session.mtp);
+  declare_vision(flags, &options->session);
   declare_log(flags, &options->log);
 }
 

@@ -168,6 +168,7 @@ LoadOptions load_options(const SessionOptions& options) {
   load.packed_cache = options.weights_cache;
   load.streamed_experts.read_ahead = options.read_ahead;
   load.streamed_experts.keeps_history = options.keeps_expert_history;
+  load.vision = options.vision;
   return load;
 }
 
@@ -184,6 +185,7 @@ Result<SessionPlan> plan_session(SessionOptions options) {
     return as_refusal(checked.error());
   }
   if (options.text) {
+    if (options.vision) options.text_options.images = plan.info.images;
     GLINT_TRY(plan.text, load_text(*plan.checkpoint, options.chat_template, options.text_options));
   }
   MemoryRequest request;

@@ -45,6 +45,7 @@ struct SessionOptions {
   bool prefix_cache = true;
   int snapshots = -1;  // of recurrent states that are kept; -1: what plan_states() says
   MtpOptions mtp;
+  bool vision = true;                   // a vision tower is loaded where there is one
   bool mapped_weights = false;          // weights stay in the file instead of memory of their own
   std::string weights = "as-is";        // or "q8", "q4"
   std::string repack = "auto";          // or "off"

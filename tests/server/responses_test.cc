@@ -5,7 +5,7 @@
 #include <initializer_list>
 
 #include "../chat/script_model.h"
-#include "server/base64.h"
+#include "base/base64.h"
 #include "server/custom_input.h"
 #include "server/responses_input.h"
 

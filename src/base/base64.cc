@@ -1,5 +1,6 @@
-#include "server/base64.h"
+#include "base/base64.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -8,6 +9,15 @@ namespace {
 
 constexpr std::string_view kDigits =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+// Of a digit, or -1.
+constexpr std::array<signed char, 256> kValues = [] {
+  std::array<signed char, 256> values{};
+  values.fill(-1);
+  for (std::size_t i = 0; i < kDigits.size(); ++i)
+    values[static_cast<unsigned char>(kDigits[i])] = static_cast<signed char>(i);
+  return values;
+}();
 
 }  // namespace
 
@@ -36,8 +46,8 @@ std::optional<std::string> base64_decode(std::string_view text) {
   std::uint32_t bits = 0;
   int num_bits = 0;
   for (const char c : text.substr(0, end)) {
-    const std::size_t digit = kDigits.find(c);
-    if (digit == std::string_view::npos) return std::nullopt;
+    const int digit = kValues[static_cast<unsigned char>(c)];
+    if (digit < 0) return std::nullopt;
     bits = (bits << 6 | static_cast<std::uint32_t>(digit)) & 0xFFFF;
     num_bits += 6;
     if (num_bits < 8) continue;
