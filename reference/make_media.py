@@ -210,7 +210,8 @@ def write_text_side(folder):
         "normalizer": None, "pre_tokenizer": level, "post_processor": level, "decoder": level,
         "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
                   "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-                  "vocab": {letters[b]: b for b in range(256)}, "merges": []},
+                  # Added tokens keep ids with gaps between them only where the model's vocabulary names them too.
+                  "vocab": {letters[b]: b for b in range(256)} | {text: id for id, text in added.items()}, "merges": []},
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer, indent=0) + "\n")
     (folder / "chat_template.jinja").write_text(TEMPLATE)

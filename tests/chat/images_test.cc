@@ -24,7 +24,10 @@ std::string url_of(const std::string& file, const char* head = "data:image/png;b
          base64_encode(*read_text_file(std::string(GLINT_TEST_DATA) + "/media/" + file, 1u << 20));
 }
 
-std::shared_ptr<const TextAssets> seeing_text(TextOptions options = {}) {
+std::shared_ptr<const TextAssets> seeing_text(const std::function<void(TextOptions&)>& change =
+                                                  [](TextOptions&) {}) {
+  TextOptions options;
+  change(options);
   options.images = ImageInput{.patch_size = 4,
                               .temporal_patch_size = 2,
                               .merge = 2,
@@ -101,7 +104,7 @@ TEST(ChatImages, markers_in_texts_are_text) {
   EXPECT_EQ(count_token(*text, *prompt, "<|image|>"), 9);
   EXPECT_TRUE(text->prepare(chat_of(R"([{"role":"user","content":"<|image|>"}])")).has_value());
   // Where markers in messages are markers, they still stand for nothing.
-  const auto trusting = seeing_text({.parse_special_in_messages = true});
+  const auto trusting = seeing_text([](TextOptions& o) { o.parse_special_in_messages = true; });
   EXPECT_THAT(refusal(*trusting, chat_of(R"([{"role":"user","content":"<|image|>"}])")),
               HasSubstr("1 places for 0 images"));
 }
@@ -140,11 +143,11 @@ TEST(ChatImages, wrong_parts_are_named) {
 }
 
 TEST(ChatImages, there_are_limits) {
-  const auto few = seeing_text({.max_images = 2});
+  const auto few = seeing_text([](TextOptions& o) { o.max_images = 2; });
   const Json image = image_part(url_of("rgb.png"));
   EXPECT_TRUE(few->prepare(user_says({image, image})).has_value());
   EXPECT_THAT(refusal(*few, user_says({image, image, image})), HasSubstr("at most 2 images"));
-  const auto small = seeing_text({.max_image_tokens = 2});
+  const auto small = seeing_text([](TextOptions& o) { o.max_image_tokens = 2; });
   const auto prompt = small->prepare(user_says({image}));
   ASSERT_TRUE(prompt.has_value());
   EXPECT_LE(prompt->images[0].count, 2);
@@ -155,7 +158,7 @@ TEST(ChatImages, there_are_limits) {
 
 TEST(ChatImages, templates_without_a_place_and_blind_models_refuse_them) {
   const ChatRequest request = user_says({image_part(url_of("rgb.png"))});
-  const auto deaf = seeing_text({.chat_template = "{{ messages[0].role }}"});
+  const auto deaf = seeing_text([](TextOptions& o) { o.chat_template = "{{ messages[0].role }}"; });
   EXPECT_THAT(refusal(*deaf, request), HasSubstr("0 places for 1 images"));
   const auto blind = fixture_text("glm47");
   EXPECT_THAT(refusal(*blind, request), HasSubstr("reads text only"));
