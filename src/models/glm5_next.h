@@ -10,6 +10,6 @@ namespace glint {
 Result<ModelInfo> describe_glm5_next(const Checkpoint& checkpoint);
 Status check_glm5_next(const Checkpoint& checkpoint);
 Result<std::unique_ptr<Model>> load_glm5_next(std::shared_ptr<const Checkpoint> checkpoint,
-                                                  const LoadOptions& options);
+                                              const LoadOptions& options);
 
 }  // namespace glint
