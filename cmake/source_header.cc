@@ -1,0 +1,2 @@
+// Exists so that the header is compiled.
+#include "source_header.h"
