@@ -1,5 +1,5 @@
-// What most sources include, compiled once for the presets of developers (GLINT_PRECOMPILED). Sources include what they use
-// all the same: a release is built without it.
+// What most sources include, compiled once for the presets with sanitizers (GLINT_PRECOMPILED). Sources include what they use
+// all the same: the others are built without it, for g++ 12 gives false warnings about the strings of a precompiled header.
 #pragma once
 
 #include <fmt/format.h>

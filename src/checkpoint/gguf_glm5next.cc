@@ -153,7 +153,7 @@ void read_streams(GgufKeys& keys, Json& text) {
 void read_limit(GgufKeys& keys, Json& text, std::vector<std::string>& notes) {
   const auto limit = keys.number_if("swiglu_clamp_exp");
   if (!limit || *limit == 0) {
-    notes.push_back("the file has no swiglu_clamp_exp: SwiGLU is not bounded");
+    notes.emplace_back("the file has no swiglu_clamp_exp: SwiGLU is not bounded");
     keys.ignore({"swiglu_clamp_shexp"});
     return;
   }
