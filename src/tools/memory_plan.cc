@@ -246,7 +246,8 @@ StreamedExperts streamed_experts(const ModelInfo& info, const LoadOptions& load)
   return experts;
 }
 
-// What a step of so many tokens takes at its widest, about; measured on models of both families.
+// What a step of so many tokens takes at its widest, about: the rows of its streams, of what its
+// experts read and write, and of the heads.
 std::uint64_t workspace_bytes(const ModelInfo& info, int tokens) {
   int head_values = 0;  // of a key, and of a value
   for (const ModelInfo::HeadDim& dim : info.head_dims) {
@@ -274,6 +275,7 @@ Result<MemoryPlan> plan_streamed(const ModelInfo& info, const CacheSpec& cache,
   plan.limit = request.limit > 0 ? request.limit : available.bytes / 10 * 9;
   plan.limit_source = request.limit > 0 ? "--memory" : available.source + ", less a tenth,";
   plan.weights = experts.resident;
+  if (request.load.vision && info.images) plan.weights += info.images->weight_bytes;
   plan.streamed = experts.bytes;
   plan.num_experts = experts.count;
   plan.logits = static_cast<std::uint64_t>(request.num_sequences) *

@@ -63,9 +63,11 @@ def test_interrupts_stop_the_answer_and_only_twice_the_program(chat):
     terminal.type("What is 3 + 4?\r")  # the half line is gone
     terminal.expect("3 + 4 = ")
     terminal.expect("> ")
+    time.sleep(0.5)  # until it reads: before that, an interrupt would still be for the answer
     terminal.interrupt()
     terminal.expect("Ctrl-C again")
     terminal.expect("> ")
+    time.sleep(0.5)
     terminal.interrupt()
     assert terminal.wait() == 0
 
