@@ -193,13 +193,15 @@ Status Conversation::answer(const std::string& text) {
   auto result = run_turn(session_, std::move(request),
                          [&](const OutputEvent& event) { printer.show(event); });
   printer.finish();
-  const bool interrupted = take_interrupt();
+  // One that comes after the last token is for the prompt.
+  const bool stopped = result && result->finish_reason == "cancelled";
+  if (stopped || !result) take_interrupt();
   if (!result) {
     messages_.as_array().pop_back();
     return result.error();
   }
   remember(*result);
-  if (interrupted) say("(stopped)");
+  if (stopped) say("(stopped)");
   if (result->finish_reason == "length") say("(cut: the limit of tokens is reached)");
   if (interactive_) say(speed_line(result->usage));
   return {};

@@ -2,6 +2,7 @@
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <cwchar>
 #include <iostream>
 #include <system_error>
 #include <utility>
@@ -34,6 +36,7 @@ struct LineEditor::State {
   std::string prompt;
   EditLine* editor = nullptr;
   History* history = nullptr;
+  bool interrupted = false;  // while the present line was read
 
   ~State() {
     if (history != nullptr) history_end(history);
@@ -46,6 +49,33 @@ struct LineEditor::State {
     return static_cast<State*>(self)->prompt.data();
   }
 
+  // The editor's own would sit in read() through an interrupt that came just before. -1: no
+  // character; 0: the input has ended.
+  static int read_character(EditLine* editor, wchar_t* character) {
+    void* self = nullptr;
+    el_get(editor, EL_CLIENTDATA, &self);
+    std::mbstate_t decoding = {};
+    for (;;) {
+      pollfd waited[2] = {{STDIN_FILENO, POLLIN, 0}, {interrupt_fd(), POLLIN, 0}};
+      if (::poll(waited, 2, -1) < 0 && errno != EINTR) return -1;
+      if (waited[1].revents != 0) {
+        static_cast<State*>(self)->interrupted = true;
+        return -1;
+      }
+      if (waited[0].revents == 0) continue;
+      char byte = 0;
+      const ssize_t count = ::read(STDIN_FILENO, &byte, 1);
+      if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+      if (count <= 0) return static_cast<int>(count);
+      const std::size_t used = std::mbrtowc(character, &byte, 1, &decoding);
+      if (used == static_cast<std::size_t>(-1)) {
+        decoding = {};  // no letter of this encoding: left out
+      } else if (used != static_cast<std::size_t>(-2)) {
+        return 1;
+      }
+    }
+  }
+
   void start() {
     use_utf8_locale();
     editor = el_init("glint", stdin, stdout, stderr);
@@ -56,6 +86,7 @@ struct LineEditor::State {
     }
     el_set(editor, EL_CLIENTDATA, this);
     el_set(editor, EL_PROMPT_ESC, &State::show_prompt, '\1');
+    el_set(editor, EL_GETCFN, &State::read_character);
     el_set(editor, EL_EDITOR, "emacs");
     el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
     el_set(editor, EL_BIND, "\033[3~", "ed-delete-next-char", nullptr);
@@ -80,13 +111,12 @@ struct LineEditor::State {
 
   Outcome read_edited(std::string* line) {
     int length = 0;
-    errno = 0;
+    interrupted = false;
     // Before the prompt is shown: by itself the editor would do it after, and a key pressed between
     // the two would go to the terminal's own line discipline.
     el_set(editor, EL_PREP_TERM, 1);
     const char* text = el_gets(editor, &length);
     if (text == nullptr || length <= 0) {
-      const bool interrupted = interrupt_pending();
       if (interrupted) el_reset(editor);
       std::fputs("\n", stdout);
       return interrupted ? Outcome::kInterrupted : Outcome::kEnd;

@@ -1,10 +1,12 @@
 #include "tools/turn_runner.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -15,6 +17,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/check.h"
 #include "tools/program.h"
 
 namespace glint {
@@ -23,9 +26,16 @@ namespace {
 constexpr auto kInterruptPoll = std::chrono::milliseconds(50);
 
 volatile std::sig_atomic_t g_interrupted = 0;  // a signal handler can reach nothing else
+// A pipe, since any thread may get the signal, and a flag that is set between somebody's look at it
+// and his read() would not wake him.
+int g_interrupt_pipe[2] = {-1, -1};
 
 void on_interrupt(int) {
+  const int error = errno;
   g_interrupted = 1;
+  // Full: it is readable already.
+  [[maybe_unused]] const ssize_t written = ::write(g_interrupt_pipe[1], "", 1);
+  errno = error;
 }
 
 // Shared with the sink, which may outlive an early return.
@@ -73,6 +83,7 @@ struct Collector {
 }  // namespace
 
 void catch_interrupts() {
+  if (g_interrupt_pipe[0] < 0) GLINT_CHECK(::pipe2(g_interrupt_pipe, O_CLOEXEC | O_NONBLOCK) == 0);
   struct sigaction action = {};
   action.sa_handler = on_interrupt;  // no SA_RESTART: a blocked read returns
   sigaction(SIGINT, &action, nullptr);
@@ -82,7 +93,15 @@ bool interrupt_pending() {
   return g_interrupted != 0;
 }
 
+int interrupt_fd() {
+  return g_interrupt_pipe[0];
+}
+
 bool take_interrupt() {
+  char drained[64];  // before the flag is looked at: what comes between the two counts twice, not
+                     // never
+  while (::read(g_interrupt_pipe[0], drained, sizeof(drained)) > 0) {
+  }
   const bool was = g_interrupted != 0;
   g_interrupted = 0;
   return was;

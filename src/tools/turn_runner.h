@@ -34,6 +34,9 @@ int turn_exit_code(const Error& error);
 void catch_interrupts();
 bool take_interrupt();
 bool interrupt_pending();
+// Readable while one is pending: for whoever waits for something else too. -1 before
+// catch_interrupts().
+int interrupt_fd();
 
 // Writes answers as they come: thinking dimmed on a terminal, left out elsewhere.
 class AnswerPrinter {

@@ -63,13 +63,23 @@ def test_interrupts_stop_the_answer_and_only_twice_the_program(chat):
     terminal.type("What is 3 + 4?\r")  # the half line is gone
     terminal.expect("3 + 4 = ")
     terminal.expect("> ")
-    time.sleep(0.5)  # until it reads: before that, an interrupt would still be for the answer
     terminal.interrupt()
     terminal.expect("Ctrl-C again")
     terminal.expect("> ")
-    time.sleep(0.5)
     terminal.interrupt()
     assert terminal.wait() == 0
+
+
+def test_no_interrupt_is_lost_between_two_keys(chat):
+    terminal = chat()
+    for _ in range(200):  # each comes as soon as the last key's echo or the prompt does
+        terminal.type("a")
+        terminal.expect("a")
+        terminal.interrupt()
+        terminal.expect("Ctrl-C again")
+        terminal.expect("> ")
+        terminal.type("\\\r")  # so that the next one is a first one again
+        terminal.expect(". ")
 
 
 def test_commands_answer(chat):
