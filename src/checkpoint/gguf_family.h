@@ -12,6 +12,7 @@
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_keys.h"
 #include "checkpoint/gguf_model.h"
+#include "checkpoint/gguf_tensors.h"
 
 namespace glint {
 
@@ -44,6 +45,18 @@ struct GgufLatentDims {
 inline constexpr std::string_view kGgufFusedKvB = "self_attn.kv_b_proj.weight",
                                   kGgufSplitKB = "self_attn.k_b_proj.weight",
                                   kGgufSplitVB = "self_attn.v_b_proj.weight";
+inline constexpr GgufTensorName kGgufLatentNames[] = {
+    {"attn_q_a.weight", "self_attn.q_a_proj.weight"},
+    {"attn_q_a_norm.weight", "self_attn.q_a_layernorm.weight"},
+    {"attn_q_b.weight", "self_attn.q_b_proj.weight"},
+    {"attn_kv_a_mqa.weight", "self_attn.kv_a_proj_with_mqa.weight"},
+    {"attn_kv_a_norm.weight", "self_attn.kv_a_layernorm.weight"},
+    {"attn_kv_b.weight", kGgufFusedKvB},
+    {"attn_k_b.weight", kGgufSplitKB},
+    {"attn_v_b.weight", kGgufSplitVB},
+};
+// As the config has them; the rank of queries is not among them.
+void set_gguf_latent_dims(const GgufLatentDims& dims, Json& config);
 // One of them per layer: the split one where it is whole, else the fused one.
 Status settle_gguf_kv_b(std::vector<TensorRef>& tensors, const GgufLatentDims& dims,
                         std::vector<std::string>& notes);

@@ -68,7 +68,7 @@ Result<GgufModel> translate_gguf_glm4moe(const GgufFile& file) {
   const std::int64_t experts = read_gguf_router(keys, scale, model.config, model.notes);
   GLINT_TRY_VOID(keys.finish());
   GLINT_TRY(model.tensors,
-            rename_gguf_tensors(file, {kLayerNames, blocks.count, blocks.drafts, experts}));
+            rename_gguf_tensors(file, {{kLayerNames}, blocks.count, blocks.drafts, experts}));
   model.generation_config = gguf_generation_config(file);
   return model;
 }

@@ -30,14 +30,6 @@ constexpr GgufTensorName kLayerNames[] = {
     {"ssm_a", "self_attn.A"},
     {"ssm_dt.bias", "self_attn.dt_bias"},
     {"ssm_norm.weight", "self_attn.o_norm.weight"},
-    {"attn_q_a.weight", "self_attn.q_a_proj.weight"},
-    {"attn_q_a_norm.weight", "self_attn.q_a_layernorm.weight"},
-    {"attn_q_b.weight", "self_attn.q_b_proj.weight"},
-    {"attn_kv_a_mqa.weight", "self_attn.kv_a_proj_with_mqa.weight"},
-    {"attn_kv_a_norm.weight", "self_attn.kv_a_layernorm.weight"},
-    {"attn_kv_b.weight", kGgufFusedKvB},
-    {"attn_k_b.weight", kGgufSplitKB},
-    {"attn_v_b.weight", kGgufSplitVB},
     {"indexer.attn_q_b.weight", "self_attn.indexer.wq_b.weight"},
     {"indexer.attn_k.weight", "self_attn.indexer.wk.weight"},
     {"indexer.k_norm.weight", "self_attn.indexer.k_norm.weight"},
@@ -64,14 +56,9 @@ GgufLatentDims read_latent_attention(GgufKeys& keys, Json& text) {
   keys.ignore({"attention.key_length", "attention.value_length"});  // of the cached latent
   keys.expect("rope.dimension_count", 0, "the family has no positions");
   keys.ignore({"rope.freq_base"});
-  text.set("num_key_value_heads", d.heads);
+  set_gguf_latent_dims(d, text);
   text.set("q_lora_rank", keys.integer("attention.q_lora_rank"));
-  text.set("kv_lora_rank", d.latent);
-  text.set("qk_nope_head_dim", d.nope);
-  text.set("qk_rope_head_dim", 0);
-  text.set("v_head_dim", d.value);
   text.set("mla_use_nope", true);
-  text.set("attention_bias", false);
   return d;
 }
 
@@ -183,8 +170,11 @@ Result<GgufModel> translate_gguf_glm5next(const GgufFile& file) {
   text.set("topk_method", "noaux_tc");
   GLINT_TRY_VOID(keys.finish());
   model.config.set("text_config", std::move(text));
-  GLINT_TRY(model.tensors, rename_gguf_tensors(file, {kLayerNames, blocks.count, blocks.drafts,
-                                                      experts, "model.language_model."}));
+  GLINT_TRY(model.tensors, rename_gguf_tensors(file, {{kLayerNames, kGgufLatentNames},
+                                                      blocks.count,
+                                                      blocks.drafts,
+                                                      experts,
+                                                      "model.language_model."}));
   GLINT_TRY_VOID(settle_gguf_kv_b(model.tensors, dims, model.notes));
   model.generation_config = gguf_generation_config(file);
   return model;

@@ -109,7 +109,9 @@ class Renamer {
       return add_experts(tensor, prefix + "mlp.experts.", parts);
     }
     auto name = look_up(kSharedLayerNames, block.rest);
-    if (!name) name = look_up(layout_.layer_names, block.rest);
+    for (const auto& table : layout_.layer_names) {
+      if (!name) name = look_up(table, block.rest);
+    }
     if (!name && (name = look_up(kDraftNames, block.rest)) && !is_draft(block.block)) {
       return corrupt(
           fmt::format("{} belongs to a draft layer, which block {} is not by "

@@ -22,9 +22,9 @@ struct GgufTensorName {
 };
 
 struct GgufLayout {
-  std::span<const GgufTensorName> layer_names;  // beside those that all architectures share
-  std::int64_t num_blocks = 0;                  // draft layers included
-  std::int64_t num_draft_layers = 0;            // the last ones
+  std::vector<std::span<const GgufTensorName>> layer_names;  // beside those that all share
+  std::int64_t num_blocks = 0;                               // draft layers included
+  std::int64_t num_draft_layers = 0;                         // the last ones
   std::int64_t num_experts = 0;
   std::string_view prefix = "model.";  // of the Hugging Face names of all but the head
 };
