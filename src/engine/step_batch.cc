@@ -95,7 +95,10 @@ void StepBatch::run(const Model& model, Exec& exec, Cache& cache, ConstraintThre
   vocab_size_ = static_cast<std::size_t>(model.info().vocab_size);
   hidden_size_ = static_cast<std::size_t>(model.info().hidden_size);
   const std::size_t size = rows_.size() * vocab_size_;
-  if (logits_.size() < size) logits_.resize(size);
+  if (logits_.size() < size) {
+    std::vector<float>().swap(logits_);  // so that old and new are not there at once
+    logits_.resize(size);
+  }
   hidden_.resize(keep_hidden ? tokens_.size() * hidden_size_ : 0);
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const Member& member = members_[i];

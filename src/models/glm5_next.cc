@@ -407,7 +407,11 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
                     {"v_head_dim", c.mla.v_head_dim, false},
                     {"kv_lora_rank", c.mla.kv_lora_rank, false},
                     {"kda_head_dim", c.kda.head_dim, false}};
-  if (c.indexer) info.head_dims.push_back({"index_head_dim", c.indexer->head_dim, false});
+  if (c.indexer) {
+    info.head_dims.push_back({"index_head_dim", c.indexer->head_dim, false});
+    info.chosen_keys = c.indexer->topk;
+  }
+  if (c.decoder.hyper) info.residual_streams = c.decoder.hyper->streams;
   info.cache = cache_spec_of(c, Compute::kBf16, false);
   describe_decoder(c.decoder, attention_parameters(c), checkpoint, info);
   if (info.mtp_present) {

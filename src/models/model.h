@@ -62,6 +62,7 @@ struct ImageInput {
   int patch_size = 0, temporal_patch_size = 0, merge = 0, channels = 3;
   std::int32_t image_token = -1, begin_token = -1, end_token = -1;
   std::uint64_t parameters = 0, weight_bytes = 0;  // of the vision tower
+  int hidden_size = 0, intermediate_size = 0;      // of it
 };
 
 // What a model is and costs, from its config (and headers when there are any): the source of
@@ -95,6 +96,8 @@ struct ModelInfo {
   std::vector<WeightGroup> weights;       // the tensors the model reads; empty without weights
   int num_experts = 0;                    // of a sparse layer, the shared ones not counted
   int experts_per_token = 0;
+  int residual_streams = 1;          // a token's residual is so many times as wide as it is
+  int chosen_keys = 0;               // most that sparse attention reads; 0: it reads all
   bool tied_embedding = false;       // the embedding is the head too
   CacheSpec cache;                   // as Model::cache_spec() of a model loaded with bf16 compute
   std::optional<ImageInput> images;  // for models with a vision tower

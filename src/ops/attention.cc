@@ -12,6 +12,7 @@ namespace glint {
 namespace {
 
 constexpr int kRowsPerTask = 128;  // query rows that share each span while it is in cache
+constexpr std::size_t kPartialBytes = std::size_t{16} << 20;  // bounds memory, not results
 constexpr int kPagesPerSpan = kAttendSpan / kAttendPage;
 
 // A block of queries of one job.
@@ -193,32 +194,45 @@ void attend(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
     });
     return;
   }
-  TaskRanges tasks(exec.workspace, num_blocks);
-  auto* partials = exec.workspace.array<float*>(num_blocks);
-  for (std::size_t i = 0; i < num_blocks; ++i) {
-    tasks.add(blocks[i].spans);
-    partials[i] = exec.workspace.array<float>(partial_floats(blocks[i].rows(), dv) *
-                                              static_cast<std::size_t>(blocks[i].spans));
-  }
-  const auto partial_of = [&](std::size_t block, int span) {
-    const int rows = blocks[block].rows();
-    return partial_at(partials[block] + partial_floats(rows, dv) * static_cast<std::size_t>(span),
-                      rows);
+  // As many blocks at a time as kPartialBytes hold the results of, at least one.
+  const auto partial_bytes = [&](const Block& block) {
+    return partial_floats(block.rows(), dv) * static_cast<std::size_t>(block.spans) * sizeof(float);
   };
-  exec.pool.run(tasks.total(), [&](std::size_t task, int worker) {
-    const auto [i, span] = tasks.find(task);
-    const TaskScratch scratch = layout.at(workers.of(worker));
-    gather_queries(blocks[i], element_bytes, scratch.q);
-    attend_span(kernels, blocks[i], span, scratch, partial_of(i, span));
-  });
-  exec.pool.run(num_blocks, [&](std::size_t i, int worker) {
-    const TaskScratch scratch = layout.at(workers.of(worker));
-    clear(scratch.total, blocks[i].rows(), dv);
-    for (int span = 0; span < blocks[i].spans; ++span) {
-      merge(exec.kernels, blocks[i].rows(), dv, scratch.total, partial_of(i, span));
+  for (std::size_t begin = 0, end = 0; begin < num_blocks; begin = end) {
+    std::size_t bytes = 0;
+    for (end = begin; end < num_blocks; ++end) {
+      bytes += partial_bytes(blocks[end]);
+      if (end > begin && bytes > kPartialBytes) break;
     }
-    write_out(exec.kernels, blocks[i], scratch.total);
-  });
+    Workspace::Scope batch_scope(exec.workspace);
+    const std::size_t count = end - begin;
+    const Block* batch = blocks + begin;
+    TaskRanges tasks(exec.workspace, count);
+    auto* partials = exec.workspace.array<float*>(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      tasks.add(batch[i].spans);
+      partials[i] = exec.workspace.array<float>(partial_bytes(batch[i]) / sizeof(float));
+    }
+    const auto partial_of = [&](std::size_t block, int span) {
+      const int rows = batch[block].rows();
+      return partial_at(partials[block] + partial_floats(rows, dv) * static_cast<std::size_t>(span),
+                        rows);
+    };
+    exec.pool.run(tasks.total(), [&](std::size_t task, int worker) {
+      const auto [i, span] = tasks.find(task);
+      const TaskScratch scratch = layout.at(workers.of(worker));
+      gather_queries(batch[i], element_bytes, scratch.q);
+      attend_span(kernels, batch[i], span, scratch, partial_of(i, span));
+    });
+    exec.pool.run(count, [&](std::size_t i, int worker) {
+      const TaskScratch scratch = layout.at(workers.of(worker));
+      clear(scratch.total, batch[i].rows(), dv);
+      for (int span = 0; span < batch[i].spans; ++span) {
+        merge(exec.kernels, batch[i].rows(), dv, scratch.total, partial_of(i, span));
+      }
+      write_out(exec.kernels, batch[i], scratch.total);
+    });
+  }
 }
 
 void attend_selected(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,

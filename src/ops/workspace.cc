@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace glint {
 
 std::byte* Workspace::bytes(std::size_t nbytes) {
@@ -18,7 +20,14 @@ std::byte* Workspace::bytes(std::size_t nbytes) {
   }
   std::byte* block = chunks_[chunk_].data() + used_;
   used_ += rounded;
+  level_ += rounded;
+  peak_ = std::max(peak_, level_);
   return block;
+}
+
+void Workspace::reserve(std::size_t nbytes) {
+  GLINT_CHECK(chunks_.empty());
+  if (nbytes > 0) chunks_.emplace_back(nbytes);
 }
 
 std::size_t Workspace::capacity() const {

@@ -405,6 +405,43 @@ TEST_P(Ops, attention_has_the_same_bits_for_every_chunk_team_and_neighbour) {
   }
 }
 
+TEST(Attention, deep_contexts_need_bounded_scratch_and_have_the_same_bits) {
+  constexpr int kRows = 128, kDk = 32, kDv = 512, kSpans = 80;
+  const std::vector<float> q = random_floats(2 * kRows * kDk, 1);
+  const std::vector<float> keys = random_floats(kAttendPage * kDk, 2);
+  const std::vector<float> values = random_floats(kAttendPage * kDv, 3);
+  constexpr std::size_t kPages = kSpans * kAttendSpan / kAttendPage;
+  const std::vector k_pages(kPages, reinterpret_cast<const std::byte*>(keys.data()));
+  const std::vector v_pages(kPages, reinterpret_cast<const std::byte*>(values.data()));
+  const auto run = [&](int threads, std::vector<float>& out) {
+    std::vector<AttentionJob> jobs(2);
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      AttentionJob& job = jobs[i];
+      job.q = q.data() + i * kRows * kDk;
+      job.q_row_stride = kDk;
+      job.num_queries = 1;
+      job.rows_per_query = kRows;
+      job.start = kSpans * kAttendSpan - 1;
+      job.kv = {k_pages, kDk * sizeof(float), v_pages, kDv * sizeof(float)};
+      job.dk = kDk;
+      job.dv = kDv;
+      job.scale = 0.3f;
+      job.out = out.data() + i * kRows * kDv;
+      job.out_row_stride = kDv;
+    }
+    Machine machine(available_isas().back(), threads);
+    attend(machine.exec, machine.exec.kernels.attend_f32, sizeof(float), jobs);
+    return machine.workspace.peak();
+  };
+  std::vector<float> want(2 * kRows * kDv), got(want.size());
+  run(1, want);
+  const std::size_t peak = run(2, got);
+  EXPECT_EQ(got, want);
+  const std::size_t of_one = std::size_t{kSpans} * kRows * (kDv + 2) * sizeof(float);
+  EXPECT_GT(peak, of_one);
+  EXPECT_LT(peak, 2 * of_one) << "the two are computed in turn";
+}
+
 INSTANTIATE_TEST_SUITE_P(Isas, Ops, testing::ValuesIn(available_isas()),
                          [](const auto& param) { return std::string(isa_name(param.param)); });
 
@@ -426,6 +463,21 @@ TEST(Workspace, scopes_give_their_memory_back) {
     workspace.bytes(std::size_t{5} << 20);
   }
   EXPECT_EQ(workspace.capacity(), capacity);
+}
+
+TEST(Workspace, blocks_within_what_was_reserved_lie_together) {
+  Workspace workspace;
+  workspace.reserve(3000 * 64);
+  {
+    Workspace::Scope scope(workspace);
+    const std::byte* first = workspace.bytes(1000 * 64);
+    EXPECT_EQ(workspace.bytes(2000 * 64 - 1), first + 1000 * 64);
+  }
+  workspace.bytes(64);
+  EXPECT_EQ(workspace.capacity(), 3000u * 64);
+  EXPECT_EQ(workspace.peak(), 3000u * 64);
+  workspace.bytes(3000 * 64);
+  EXPECT_EQ(workspace.peak(), 3001u * 64);
 }
 
 }  // namespace

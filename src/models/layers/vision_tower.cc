@@ -388,6 +388,8 @@ ImageInput describe_vision(const VisionDims& d, const Checkpoint& checkpoint) {
   input.temporal_patch_size = d.temporal_patch_size;
   input.merge = d.merge;
   input.channels = d.channels;
+  input.hidden_size = d.hidden_size;
+  input.intermediate_size = d.intermediate_size;
   const auto& all = checkpoint.tensors();
   for (auto at = all.lower_bound(kVisionPrefix);
        at != all.end() && at->first.starts_with(kVisionPrefix); ++at) {
