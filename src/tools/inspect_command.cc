@@ -106,13 +106,9 @@ void inspect_text(const Checkpoint& checkpoint, Report* report) {
 
 // What the other commands would plan, with the context and the sequences asked for here.
 void inspect_plan(const Checkpoint& checkpoint, const InspectOptions& options, Report* report) {
-  MemoryRequest request;
+  MemoryRequest request = memory_request(options.session, report->threads);
   request.context = std::min(options.context, report->info->max_position_embeddings);
   request.num_sequences = options.parallel;
-  request.load = load_options(options.session);
-  request.num_snapshots = options.session.snapshots;
-  request.limit = options.session.memory_limit;
-  request.streaming = streaming_of(options.session);
   auto memory = plan_memory(*report->info, report->info->cache, request, report->memory);
   if (!memory) {
     report->notes.push_back(memory.error().message);

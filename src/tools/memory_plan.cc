@@ -3,204 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <limits>
-#include <optional>
-#include <sstream>
-#include <vector>
+#include <functional>
 
 #include "models/weight_form.h"
 #include "tools/flags.h"
+#include "tools/plan_report.h"
+#include "tools/step_memory.h"
 
 namespace glint {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr int kDefaultContext = 32768;
 constexpr int kLeastContext = 256;  // below this a model is refused rather than started
+constexpr int kLeastChunk = 128;
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-// The number behind `key` in a file of "key value" or "key: value kB" lines.
-std::optional<std::uint64_t> keyed_number(const fs::path& path, std::string_view key) {
-  std::ifstream file(path);
-  std::string line;
-  while (std::getline(file, line)) {
-    std::istringstream words(line);
-    std::string name, unit;
-    std::uint64_t value = 0;
-    if (!(words >> name >> value)) continue;
-    if (name.ends_with(':')) name.pop_back();
-    if (name != key) continue;
-    return words >> unit && unit == "kB" ? value * 1024 : value;
-  }
-  return std::nullopt;
-}
-
-std::optional<std::uint64_t> lone_number(const fs::path& path) {
-  std::ifstream file(path);
-  std::string word;
-  if (!(file >> word)) return std::nullopt;
-  const auto value = parse_integer(word);  // "max" is none
-  if (!value || *value < 0) return std::nullopt;
-  return static_cast<std::uint64_t>(*value);
-}
-
-struct CgroupNames {
-  const char* limit;
-  const char* usage;
-  const char* droppable[2];  // page cache, in memory.stat
-};
-constexpr CgroupNames kVersion2 = {
-    "memory.max", "memory.current", {"inactive_file", "active_file"}};
-constexpr CgroupNames kVersion1 = {
-    "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
-
-void lower_by_cgroup(const fs::path& folder, const CgroupNames& names, AvailableMemory& memory) {
-  const auto limit = lone_number(folder / names.limit);
-  const auto usage = lone_number(folder / names.usage);
-  if (!limit || !usage) return;
-  std::uint64_t droppable = 0;
-  for (const char* name : names.droppable) {
-    droppable += keyed_number(folder / "memory.stat", name).value_or(0);
-  }
-  const std::uint64_t pinned = *usage - std::min(*usage, droppable);
-  const std::uint64_t left = *limit - std::min(*limit, pinned);
-  if (left >= memory.bytes) return;
-  memory = {left, fmt::format("the cgroup's {}", names.limit)};
-}
-
-// Every folder from `base`/`path` up to `base`.
-void lower_by_tree(const fs::path& base, const fs::path& path, const CgroupNames& names,
-                   AvailableMemory& memory) {
-  for (fs::path at = path.relative_path();; at = at.parent_path()) {
-    lower_by_cgroup(base / at, names, memory);
-    if (at.empty()) return;
-  }
-}
-
-std::string largest_that_fits(std::uint64_t room, std::uint64_t page_bytes, int sequences,
-                              int most) {
-  const std::uint64_t pages = room / page_bytes / static_cast<std::uint64_t>(sequences);
-  const std::uint64_t tokens =
-      std::min<std::uint64_t>(pages * kPageSize, static_cast<std::uint64_t>(most));
-  if (tokens < kPageSize) return "";
-  return sequences == 1 ? fmt::format("; the largest that fits is --ctx {}", tokens)
-                        : fmt::format(
-                              "; the largest that fits is --ctx {} with {} sequences, and fewer "
-                              "sequences (--parallel) leave room for longer ones",
-                              tokens, sequences);
-}
-
-}  // namespace
-
-AvailableMemory available_memory(const fs::path& root) {
-  AvailableMemory memory{std::numeric_limits<std::uint64_t>::max(), "no limit known"};
-  if (const auto free = keyed_number(root / "proc/meminfo", "MemAvailable")) {
-    memory = {*free, "MemAvailable"};
-  }
-  std::ifstream membership(root / "proc/self/cgroup");
-  std::string line;
-  while (std::getline(membership, line)) {  // "0::/path" or "7:memory:/path"
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const fs::path path = line.substr(second + 1);
-    if (controllers.empty()) lower_by_tree(root / "sys/fs/cgroup", path, kVersion2, memory);
-    if (controllers == "memory")
-      lower_by_tree(root / "sys/fs/cgroup/memory", path, kVersion1, memory);
-  }
-  return memory;
-}
-
-std::size_t pages_for(int context, int sequences) {
-  const auto pages = (static_cast<std::size_t>(context) + kPageSize - 1) / kPageSize;
-  return pages * static_cast<std::size_t>(sequences);
-}
-
-namespace {
-
-// Of a sum: empty for a model without recurrent states.
-std::string states_term(const CacheSpec& cache, const MemoryRequest& request,
-                        const MemoryPlan& plan) {
-  const std::string states = describe_states(cache, request.num_sequences, plan.states);
-  return states.empty() ? "" : states + " + ";
-}
-
-// States do not shrink with the context: how many sequences there would be room for. Empty for a
-// model without, and where these are not too many.
-std::string fewer_that_fit(const CacheSpec& cache, const MemoryRequest& request,
-                           const MemoryPlan& plan, std::uint64_t room) {
-  const auto sequences = static_cast<std::uint64_t>(request.num_sequences);
-  const std::uint64_t kept = request.num_snapshots > 0 ? plan.states.snapshots : 0;
-  const std::uint64_t of_each =
-      plan.states.states / sequences + plan.logits / sequences + plan.cache / sequences;
-  const std::uint64_t fits = (room - std::min(room, kept)) / std::max<std::uint64_t>(1, of_each);
-  if (cache.state_bytes == 0 || fits == 0 || fits >= sequences) return "";
-  return fmt::format("; with --parallel {} it fits", fits);
-}
-
-Result<MemoryPlan> plan_resident(const ModelInfo& info, const CacheSpec& cache,
-                                 const MemoryRequest& request, const AvailableMemory& available) {
-  const std::uint64_t page_bytes = std::max<std::uint64_t>(
-      1, cache.bytes_per_page() * (request.load.compute == Compute::kF32 ? 2 : 1));
-  const int longest = info.max_position_embeddings;
-  if (request.context > longest) {
-    return invalid_argument(
-        fmt::format("--ctx {} is more than the {} positions this model was made for "
-                    "(max_position_embeddings in config.json)",
-                    request.context, longest));
-  }
-  MemoryPlan plan;
-  plan.chunk = request.chunk;
-  plan.limit = request.limit > 0 ? request.limit : available.bytes;
-  plan.limit_source = request.limit > 0 ? "--memory" : available.source;
-  plan.weights = resident_bytes(place_weights(info, request.load));
-  if (request.load.draft != DraftLayer::kOff && info.weight_bytes > 0) {
-    // Becomes what the others become.
-    const double change =
-        static_cast<double>(plan.weights) / static_cast<double>(info.weight_bytes);
-    const std::uint64_t stored = info.draft.weight_bytes + info.draft.copy_bytes;
-    plan.weights += static_cast<std::uint64_t>(change * static_cast<double>(stored));
-  }
-  if (request.load.vision && info.images) plan.weights += info.images->weight_bytes;
-  plan.logits = static_cast<std::uint64_t>(request.num_sequences) *
-                static_cast<std::uint64_t>(info.vocab_size) * sizeof(float);
-  const auto room_beside = [&plan](std::uint64_t taken) {
-    return plan.limit - std::min(plan.limit, taken);
-  };
-  const std::uint64_t fixed = plan.weights + plan.logits;
-  plan.states =
-      plan_states(cache, request.num_sequences, request.num_snapshots, room_beside(fixed));
-  std::uint64_t room = room_beside(fixed + plan.states.total());
-
-  plan.context = request.context;
-  if (plan.context == 0) {
-    const std::uint64_t fits =
-        room / page_bytes / static_cast<std::uint64_t>(request.num_sequences) * kPageSize;
-    plan.context = static_cast<int>(std::min<std::uint64_t>(
-        fits, static_cast<std::uint64_t>(std::min(longest, kDefaultContext))));
-    if (plan.context < std::min(longest, kLeastContext))
-      plan.context = std::min(longest, kLeastContext);
-  }
-  plan.num_pages = pages_for(plan.context, request.num_sequences);
-  plan.cache = plan.num_pages * page_bytes;
-  if (request.num_snapshots < 0 && plan.total() > plan.limit) {
-    give_up_snapshots(cache, plan.total() - plan.limit, plan.states);
-    room = room_beside(fixed + plan.states.total());
-  }
-  if (plan.total() <= plan.limit) return plan;
-  return exhausted(fmt::format(
-      "not enough memory: weights {} + cache {} ({} x {} tokens) + {}logits {} = {}, "
-      "but {} gives {}{}{}",
-      format_bytes(static_cast<double>(plan.weights)),
-      format_bytes(static_cast<double>(plan.cache)), request.num_sequences, plan.context,
-      states_term(cache, request, plan), format_bytes(static_cast<double>(plan.logits)),
-      format_bytes(static_cast<double>(plan.total())), plan.limit_source,
-      format_bytes(static_cast<double>(plan.limit)),
-      largest_that_fits(room, page_bytes, request.num_sequences, longest) +
-          fewer_that_fit(cache, request, plan, room_beside(plan.weights)),
-      request.limit > 0 ? "" : "; --memory SIZE overrides the measurement"));
+std::uint64_t less(std::uint64_t a, std::uint64_t b) {
+  return a - std::min(a, b);
 }
 
 // The experts of a model, as they would be streamed.
@@ -209,7 +27,11 @@ struct StreamedExperts {
   std::uint64_t bytes = 0;       // of all of them
   std::uint64_t slot_bytes = 0;  // memory for one
   std::uint64_t reading = 0;     // memory that reading takes besides
-  std::uint64_t resident = 0;    // the rest of the weights
+  std::uint64_t of_layer = 0;    // bytes that the experts of one layer take in the checkpoint
+  std::uint64_t fewest() const {
+    constexpr std::uint64_t kFewestSlots = 2;
+    return count == 0 ? 0 : kFewestSlots * slot_bytes + reading;
+  }
 };
 
 StreamedExperts streamed_experts(const ModelInfo& info, const LoadOptions& load) {
@@ -220,10 +42,7 @@ StreamedExperts streamed_experts(const ModelInfo& info, const LoadOptions& load)
   std::uint64_t matrices = 0, stored = 0;
   bool packs = false;
   for (const PlacedGroup& group : place_weights(info, load)) {
-    if (group.stored.part != WeightPart::kExperts) {
-      experts.resident += group.bytes;
-      continue;
-    }
+    if (group.stored.part != WeightPart::kExperts) continue;
     matrices += group.stored.count;
     experts.bytes += group.bytes;
     stored += group.stored.nbytes * group.stored.count;
@@ -234,106 +53,295 @@ StreamedExperts streamed_experts(const ModelInfo& info, const LoadOptions& load)
   if (experts.count == 0 || info.num_experts == 0) return {};
   experts.slot_bytes = experts.bytes / experts.count + kSlack;
   if (packs) experts.reading = kBuffers * (stored / experts.count + kSlack);
-  if (load.draft != DraftLayer::kOff) {
-    // One more layer like the others; what else it has becomes what the others become.
-    const std::uint64_t num_layers = experts.count / static_cast<std::uint64_t>(info.num_experts);
-    const std::uint64_t of_layer = stored / std::max<std::uint64_t>(1, num_layers);
-    experts.resident += info.draft.copy_bytes + info.draft.weight_bytes -
-                        std::min(info.draft.weight_bytes, of_layer);
-    experts.bytes += experts.bytes / std::max<std::uint64_t>(1, num_layers);
+  const std::uint64_t num_layers =
+      std::max<std::uint64_t>(1, experts.count / static_cast<std::uint64_t>(info.num_experts));
+  experts.of_layer = stored / num_layers;
+  if (load.draft != DraftLayer::kOff) {  // one more layer like the others
+    experts.bytes += experts.bytes / num_layers;
     experts.count += static_cast<std::uint64_t>(info.num_experts);
   }
   return experts;
 }
 
-// What a step of so many tokens takes at its widest, about: the rows of its streams, of what its
-// experts read and write, and of the heads.
-std::uint64_t workspace_bytes(const ModelInfo& info, int tokens) {
-  int head_values = 0;  // of a key, and of a value
-  for (const ModelInfo::HeadDim& dim : info.head_dims) {
-    if (dim.name == "qk_head_dim" || dim.name == "v_head_dim") head_values += dim.value;
-    if (dim.name == "head_dim") head_values += 2 * dim.value;
+// What is in memory; with `streamed` without its experts.
+WeightBytes use_of_weights(const ModelInfo& info, const LoadOptions& load,
+                           const StreamedExperts* streamed) {
+  WeightBytes use;
+  std::uint64_t all = 0, own = 0;
+  for (const PlacedGroup& group : place_weights(info, load)) {
+    const std::uint64_t bytes = group.in_file ? group.beside : group.bytes;
+    all += group.bytes;
+    own += bytes;
+    switch (group.stored.part) {
+      case WeightPart::kAttention:
+        use.attention += bytes;
+        break;
+      case WeightPart::kExperts:
+        if (streamed == nullptr) use.experts += bytes;
+        break;
+      case WeightPart::kFeedForward:
+        use.dense += bytes;
+        break;
+      case WeightPart::kRouter:
+      case WeightPart::kVectors:
+        use.small += bytes;
+        break;
+      case WeightPart::kEmbedding:
+      case WeightPart::kHead:
+        use.embedding += bytes;
+        break;
+    }
   }
-  const auto u = [](int n) { return static_cast<std::uint64_t>(n); };
-  const std::uint64_t per_token = u(info.hidden_size) * (40 + 8 * u(info.experts_per_token)) +
-                                  u(info.num_heads) * u(head_values) * 12;
-  return u(tokens) * per_token;
+  if (load.draft != DraftLayer::kOff && info.weight_bytes > 0) {
+    // Becomes what the others become; its experts are streamed with theirs.
+    const double change = static_cast<double>(own) / static_cast<double>(info.weight_bytes);
+    use.draft =
+        streamed == nullptr
+            ? static_cast<std::uint64_t>(
+                  change * static_cast<double>(info.draft.weight_bytes + info.draft.copy_bytes))
+            : info.draft.copy_bytes + less(info.draft.weight_bytes, streamed->of_layer);
+  }
+  if (load.vision && info.images) use.vision = info.images->weight_bytes;
+  return use;
 }
 
-Result<MemoryPlan> plan_streamed(const ModelInfo& info, const CacheSpec& cache,
-                                 const MemoryRequest& request, const AvailableMemory& available,
-                                 const StreamedExperts& experts) {
-  // The program, its libraries, the tokenizer, threads.
-  constexpr std::uint64_t kProcess = std::uint64_t{128} << 20;
-  constexpr int kLeastChunk = 128;
-  constexpr std::uint64_t kFewestSlots = 2;
-  const std::uint64_t page_bytes = std::max<std::uint64_t>(
-      1, cache.bytes_per_page() * (request.load.compute == Compute::kF32 ? 2 : 1));
-  MemoryPlan plan;
-  plan.streams = true;
-  // What is available changes: nobody promised it.
-  plan.limit = request.limit > 0 ? request.limit : available.bytes / 10 * 9;
-  plan.limit_source = request.limit > 0 ? "--memory" : available.source + ", less a tenth,";
-  plan.weights = experts.resident;
-  if (request.load.vision && info.images) plan.weights += info.images->weight_bytes;
-  plan.streamed = experts.bytes;
-  plan.num_experts = experts.count;
-  plan.logits = static_cast<std::uint64_t>(request.num_sequences) *
-                static_cast<std::uint64_t>(info.vocab_size) * sizeof(float);
-  // Long steps read each expert for more tokens, but what they need grows too.
-  plan.chunk = request.chunk;
-  while (!request.fixed_chunk && plan.chunk > kLeastChunk &&
-         workspace_bytes(info, plan.chunk) > plan.limit / 8)
-    plan.chunk /= 2;
-  plan.scratch = kProcess + workspace_bytes(info, plan.chunk);
-  const std::uint64_t fewest = kFewestSlots * experts.slot_bytes + experts.reading;
-  const std::uint64_t beside = plan.weights + plan.logits + plan.scratch;
-  plan.states = plan_states(cache, request.num_sequences, request.num_snapshots,
-                            plan.limit - std::min(plan.limit, beside + fewest));
-  std::uint64_t fixed = beside + plan.states.total();
-  std::uint64_t room = plan.limit - std::min(plan.limit, fixed + fewest);
-  const int longest = info.max_position_embeddings;
-  plan.context = request.context;
-  if (plan.context == 0) {
-    // Most of the room is for experts.
-    const std::uint64_t fits =
-        room / 4 / page_bytes / static_cast<std::uint64_t>(request.num_sequences) * kPageSize;
-    plan.context = static_cast<int>(std::clamp<std::uint64_t>(
-        fits, static_cast<std::uint64_t>(std::min(longest, kLeastContext)),
-        static_cast<std::uint64_t>(std::min(longest, kDefaultContext))));
-  }
-  plan.num_pages = pages_for(plan.context, request.num_sequences);
-  plan.cache = plan.num_pages * page_bytes;
-  if (request.num_snapshots < 0 && plan.cache > room) {
-    give_up_snapshots(cache, plan.cache - room, plan.states);
-    fixed = beside + plan.states.total();
-    room = plan.limit - std::min(plan.limit, fixed + fewest);
-  }
-  const auto text = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  if (plan.cache > room) {
-    return exhausted(fmt::format(
-        "not enough memory, even with the experts on disk: other weights {} + cache {} ({} x {} "
-        "tokens) + {}logits {} + the program and a step of {} tokens {} + the fewest experts {} = "
-        "{}, but {} gives {}{}",
-        text(plan.weights), text(plan.cache), request.num_sequences, plan.context,
-        states_term(cache, request, plan), text(plan.logits), plan.chunk, text(plan.scratch),
-        text(fewest), text(fixed + fewest + plan.cache), plan.limit_source, text(plan.limit),
-        largest_that_fits(room, page_bytes, request.num_sequences, longest) +
-            fewer_that_fit(
-                cache, request, plan,
-                plan.limit - std::min(plan.limit, plan.weights + plan.scratch + fewest))));
-  }
-  const std::uint64_t whole = experts.count * experts.slot_bytes + experts.reading;
-  plan.expert_cache = std::min(whole, plan.limit - fixed - plan.cache);
-  plan.num_slots =
-      std::min(experts.count, (plan.expert_cache - experts.reading) / experts.slot_bytes);
-  return plan;
+// Rows of f32 compute take twice their bf16 bytes; of states and snapshots a part does, so that
+// this is more than they take.
+CacheSpec spec_of(CacheSpec spec, Compute compute) {
+  if (compute == Compute::kBf16) return spec;
+  spec.row_bytes *= 2;
+  spec.state_bytes *= 2;
+  spec.snapshot_bytes *= 2;
+  return spec;
 }
+
+class Planner {
+ public:
+  Planner(const ModelInfo& info, const CacheSpec& cache, const MemoryRequest& request,
+          const AvailableMemory& available, const StreamedExperts* experts)
+      : info_(info),
+        cache_(spec_of(cache, request.load.compute)),
+        request_(request),
+        experts_(experts),
+        longest_(info.max_position_embeddings) {
+    plan_.sequences = request.num_sequences;
+    plan_.streams = experts != nullptr;
+    plan_.bytes_per_token = cache_.bytes_per_page() / kPageSize;
+    plan_.bytes_per_sequence = cache_.state_stride();
+    set_limit(available);
+    plan_.parts = use_of_weights(info, request.load, experts);
+    plan_.weights = plan_.parts.total();
+    plan_.program = request.resident + kProgramGrowth +
+                    static_cast<std::uint64_t>(request.threads) * kThreadBytes;
+    plan_.requests = request.requests;
+    if (plan_.requests == 0) {
+      plan_.requests =
+          request.serves ? std::clamp(plan_.limit / 16, 24 * kMiB, 1024 * kMiB) : kOwnRequests;
+    }
+    plan_.images = image_bound(info, request.load, request.image_tokens);
+  }
+
+  Result<MemoryPlan> run() {
+    choose_chunk();
+    choose_states();
+    choose_context();
+    set(plan_.context);
+    if (request_.num_snapshots < 0 && needed() > plan_.limit) {
+      give_up_snapshots(cache_, needed() - plan_.limit, plan_.states);
+    }
+    set_alternatives();
+    if (needed() > plan_.limit) return exhausted(refusal());
+    if (experts_ != nullptr) {
+      const std::uint64_t whole = experts_->count * experts_->slot_bytes + experts_->reading;
+      plan_.streamed = experts_->bytes;
+      plan_.num_experts = experts_->count;
+      plan_.expert_cache = std::min(whole, plan_.limit - plan_.total());
+      plan_.num_slots = std::min(experts_->count,
+                                 (plan_.expert_cache - experts_->reading) / experts_->slot_bytes);
+    }
+    return plan_;
+  }
+
+ private:
+  // Pages of the program that were not touched yet, stacks, page tables, what allocators keep.
+  static constexpr std::uint64_t kProgramGrowth = 20 * kMiB;
+  static constexpr std::uint64_t kThreadBytes = kMiB / 2;
+  static constexpr std::uint64_t kOwnRequests = 8 * kMiB;  // of a command's own conversation
+
+  void set_limit(const AvailableMemory& available) {
+    if (request_.limit > 0) {
+      plan_.limit = request_.limit;
+      plan_.limit_source = "--memory";
+      return;
+    }
+    // What this process has is not available any more, but its own.
+    plan_.limit = available.bytes > ~std::uint64_t{0} - request_.resident
+                      ? available.bytes
+                      : available.bytes + request_.resident;
+    plan_.limit_source = available.source;
+    if (experts_ == nullptr) return;
+    // What is available changes: nobody promised it.
+    plan_.limit = plan_.limit / 10 * 9;
+    plan_.limit_source += ", less a tenth,";
+  }
+
+  StepShape step(int context, int sequences) const {
+    return {.tokens = std::max(plan_.chunk, sequences),
+            .sequences = sequences,
+            .context = context,
+            .threads = request_.threads};
+  }
+
+  // What depends on the context and the sequences.
+  struct Use {
+    std::uint64_t cache, states, scratch, logits;
+    std::uint64_t total() const { return cache + states + scratch + logits; }
+  };
+  Use use(int context, int sequences) const {
+    const StepShape shape = step(context, sequences);
+    return {pages_for(context, sequences) * cache_.bytes_per_page(),
+            static_cast<std::uint64_t>(sequences) * cache_.state_stride(),
+            workspace_bound(info_, request_.load, shape),
+            logits_bound(info_, request_.load, shape)};
+  }
+  std::uint64_t fixed() const {
+    return plan_.weights + plan_.program + plan_.requests + plan_.images +
+           (experts_ == nullptr ? 0 : experts_->fewest());
+  }
+  // All of the plan so far, with the fewest experts.
+  std::uint64_t needed() const {
+    return plan_.total() + (experts_ == nullptr ? 0 : experts_->fewest());
+  }
+  std::uint64_t asked_snapshots() const {
+    return request_.num_snapshots > 0 ? plan_.states.snapshots : 0;
+  }
+
+  // Long steps read each weight for more tokens, but what they need grows too.
+  void choose_chunk() {
+    plan_.chunk = request_.chunk;
+    const auto too_large = [this] {
+      const std::uint64_t bytes = use(least_context(), request_.num_sequences).scratch;
+      return bytes > plan_.limit / 8 && bytes > less(plan_.limit, fixed()) / 4;
+    };
+    while (!request_.fixed_chunk && plan_.chunk > kLeastChunk && too_large()) plan_.chunk /= 2;
+  }
+
+  void choose_states() {
+    const int context = request_.context > 0 ? request_.context : least_context();
+    const Use least = use(context, request_.num_sequences);
+    plan_.states = plan_states(cache_, request_.num_sequences, request_.num_snapshots,
+                               less(plan_.limit, fixed() + least.scratch + least.logits));
+  }
+
+  int least_context() const { return std::min(longest_, kLeastContext); }
+
+  // The largest context up to `most` for which `fits`, in pages, or all of `most`; 0: none.
+  static int largest(int most, const std::function<bool(int)>& fits) {
+    if (fits(most)) return most;
+    int low = 0, high = most / kPageSize + 1;  // pages that fit, that do not
+    while (high - low > 1) {
+      const int middle = low + (high - low) / 2;
+      (fits(middle * kPageSize) ? low : high) = middle;
+    }
+    return std::min(most, low * kPageSize);
+  }
+
+  void choose_context() {
+    plan_.context = request_.context;
+    plan_.context_reason = ContextReason::kAsked;
+    if (request_.context > 0) return;
+    const bool all = request_.context == MemoryRequest::kLargest;
+    const int most = all ? longest_ : std::min(longest_, kDefaultContext);
+    // Where experts are streamed most of the room is theirs.
+    const std::uint64_t share = experts_ == nullptr ? 1 : all ? 2 : 4;
+    const int least = least_context();
+    const Use base = use(least, request_.num_sequences);
+    const std::uint64_t taken = fixed() + plan_.states.snapshots;
+    const std::uint64_t room = less(plan_.limit, taken + base.total()) / share + base.total();
+    plan_.context = largest(most, [&](int context) {
+      return use(context, request_.num_sequences).total() <= room &&
+             taken + base.total() <= plan_.limit;
+    });
+    plan_.context_reason = plan_.context < most        ? ContextReason::kMemory
+                           : plan_.context == longest_ ? ContextReason::kModel
+                                                       : ContextReason::kDefault;
+    plan_.context = std::max(plan_.context, least);
+  }
+
+  void set(int context) {
+    const Use now = use(context, request_.num_sequences);
+    plan_.context = context;
+    plan_.num_pages = pages_for(context, request_.num_sequences);
+    plan_.cache = now.cache;
+    plan_.scratch = now.scratch;
+    plan_.logits = now.logits;
+  }
+
+  void set_alternatives() {
+    const std::uint64_t taken = fixed() + asked_snapshots();
+    const auto fits = [&](int context, int sequences) {
+      return taken + use(context, sequences).total() <= plan_.limit;
+    };
+    plan_.largest_context =
+        largest(longest_, [&](int context) { return fits(context, request_.num_sequences); });
+    int low = 0, high = kMostSequences + 1;
+    while (high - low > 1) {
+      const int middle = low + (high - low) / 2;
+      (fits(plan_.context, middle) ? low : high) = middle;
+    }
+    plan_.most_sequences = low;
+  }
+
+  std::string refusal() const {
+    std::string advice;
+    if (plan_.largest_context >= kPageSize && plan_.largest_context < plan_.context) {
+      advice += fmt::format("; the largest that fits is --ctx {}", plan_.largest_context);
+      if (request_.num_sequences > 1)
+        advice += fmt::format(" with {} sequences", request_.num_sequences);
+    }
+    if (plan_.most_sequences > 0 && plan_.most_sequences < request_.num_sequences)
+      advice += fmt::format("; with --parallel {} it fits", plan_.most_sequences);
+    if (request_.num_snapshots > 0) {
+      const std::uint64_t room = less(plan_.limit, needed() - plan_.states.snapshots);
+      const std::uint64_t fit = room / cache_.snapshot_stride();
+      if (needed() - plan_.states.snapshots <= plan_.limit)
+        advice += fmt::format("; with --snapshots {} it fits", fit);
+    }
+    if (advice.empty() && plan_.images > 0) advice += "; --vision off saves what images take";
+    if (request_.limit == 0) advice += "; --memory SIZE overrides the measurement";
+    const auto text = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+    const std::string fewest =
+        experts_ == nullptr ? ""
+                            : fmt::format(" + the fewest experts {}", text(experts_->fewest()));
+    return fmt::format("not enough memory{}: {}{} = {}, but {} gives {}{}",
+                       experts_ == nullptr ? "" : ", even with the experts on disk",
+                       plan_sum(plan_), fewest, text(needed()), plan_.limit_source,
+                       text(plan_.limit), advice);
+  }
+
+  const ModelInfo& info_;
+  const CacheSpec cache_;
+  const MemoryRequest& request_;
+  const StreamedExperts* experts_;
+  const int longest_;
+  MemoryPlan plan_;
+};
 
 }  // namespace
 
+std::size_t pages_for(int context, int sequences) {
+  const auto pages = (static_cast<std::size_t>(context) + kPageSize - 1) / kPageSize;
+  return pages * static_cast<std::size_t>(sequences);
+}
+
 Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
                                const MemoryRequest& request, const AvailableMemory& available) {
+  if (request.context > info.max_position_embeddings) {
+    return invalid_argument(
+        fmt::format("--ctx {} is more than the {} positions this model was made for "
+                    "(max_position_embeddings in config.json)",
+                    request.context, info.max_position_embeddings));
+  }
   const bool can_stream = request.streaming != ExpertStreaming::kOff &&
                           request.load.placement == WeightPlacement::kResident;
   const StreamedExperts experts =
@@ -344,28 +352,15 @@ Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
                            : "--stream-experts on and --mmap exclude each other: one reads experts "
                              "into memory of its own, the other leaves all weights to the system");
   }
-  auto resident = plan_resident(info, cache, request, available);
-  if (experts.count == 0 || request.streaming == ExpertStreaming::kOff) return resident;
-  const bool fits = resident || resident.error().code != ErrorCode::kExhausted;
-  if (request.streaming == ExpertStreaming::kAuto) {
-    if (fits) return resident;
-    // A shorter context that fits with all weights in memory is better than what disks give.
-    MemoryRequest least = request;
-    least.context = std::min(info.max_position_embeddings, kLeastContext);
-    if (request.context > 0 && plan_resident(info, cache, least, available)) return resident;
-  } else if (!fits && resident.error().code == ErrorCode::kInvalidArgument) {
-    return resident;
-  }
-  return plan_streamed(info, cache, request, available, experts);
-}
-
-std::uint64_t peak_resident_bytes() {
-  return keyed_number("/proc/self/status", "VmHWM").value_or(0);
-}
-
-void reset_peak_resident() {
-  std::ofstream file("/proc/self/clear_refs");
-  file << "5";
+  if (request.streaming == ExpertStreaming::kOn)
+    return Planner(info, cache, request, available, &experts).run();
+  auto resident = Planner(info, cache, request, available, nullptr).run();
+  if (resident || experts.count == 0) return resident;
+  // A shorter context that fits with all weights in memory is better than what disks give.
+  MemoryRequest least = request;
+  least.context = std::min(info.max_position_embeddings, kLeastContext);
+  if (request.context > 0 && Planner(info, cache, least, available, nullptr).run()) return resident;
+  return Planner(info, cache, request, available, &experts).run();
 }
 
 }  // namespace glint

@@ -1,54 +1,81 @@
-// How much memory this process may still take, and what a model with its cache would take of it.
+// What a model with its cache, its steps and its requests would take of memory, down to the
+// program: what --memory promises not to exceed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <string>
 
 #include "base/result.h"
 #include "cache/cache.h"
 #include "models/model.h"
+#include "tools/available_memory.h"
 #include "tools/state_plan.h"
 
 namespace glint {
 
-struct AvailableMemory {
-  std::uint64_t bytes = 0;
-  std::string source;  // "MemAvailable", "the cgroup's memory.max", ...
+// Bytes of weights that are in memory, by what they are for.
+struct WeightBytes {
+  std::uint64_t embedding = 0;  // and head
+  std::uint64_t attention = 0;
+  std::uint64_t dense = 0;    // dense layers and shared experts
+  std::uint64_t experts = 0;  // routed ones
+  std::uint64_t small = 0;    // norms, biases, routers
+  std::uint64_t draft = 0;
+  std::uint64_t vision = 0;
+  std::uint64_t total() const {
+    return embedding + attention + dense + experts + small + draft + vision;
+  }
 };
 
-// The least of MemAvailable and every cgroup limit up the tree, each less what is in use and cannot
-// be dropped. `root` is the root of the file system, for tests.
-AvailableMemory available_memory(const std::filesystem::path& root = "/");
+// What decided the context.
+enum class ContextReason { kAsked, kModel, kDefault, kMemory };
 
 struct MemoryPlan {
-  std::uint64_t weights = 0;
+  WeightBytes parts;
+  std::uint64_t weights = 0;  // parts.total()
   std::uint64_t cache = 0;
-  std::uint64_t logits = 0;  // and other scratch that grows with the sequences
-  StatePlan states = {};     // recurrent ones
+  StatePlan states = {};       // recurrent ones
+  std::uint64_t logits = 0;    // and what samples them
+  std::uint64_t scratch = 0;   // of a step
+  std::uint64_t images = 0;    // one on its way into the model
+  std::uint64_t requests = 0;  // bodies, prompts, grammars and answers
+  std::uint64_t program = 0;   // code, libraries, tokenizer, threads
   std::uint64_t limit = 0;
   std::string limit_source;
-  int context = 0;            // tokens of one sequence
+  int context = 0;  // tokens of one sequence
+  int sequences = 1;
+  ContextReason context_reason = ContextReason::kAsked;
   std::size_t num_pages = 0;  // for all sequences at full length
   int chunk = 0;              // most tokens of a step
-  // Where experts are streamed, they are not in `weights`; `scratch` is all that the process needs
-  // besides.
+  // What else would fit: the longest context for these sequences, at most the model's, and how many
+  // sequences of this context, at most kMostSequences. 0: none.
+  int largest_context = 0;
+  int most_sequences = 0;
+  std::uint64_t bytes_per_token = 0;     // of the cache
+  std::uint64_t bytes_per_sequence = 0;  // a recurrent state
+  // Where experts are streamed, they are not in `weights`.
   bool streams = false;
   std::uint64_t streamed = 0;      // bytes of experts, in the form that kernels read
   std::uint64_t num_experts = 0;   // those
   std::uint64_t expert_cache = 0;  // memory for some of them, and for reading
   std::uint64_t num_slots = 0;     // how many it holds, about
-  std::uint64_t scratch = 0;
   std::uint64_t total() const {
-    return weights + cache + logits + states.total() + expert_cache + scratch;
+    return weights + cache + logits + states.total() + expert_cache + scratch + images + requests +
+           program;
   }
 };
+
+inline constexpr int kMostSequences = 4096;
+inline constexpr int kDefaultContext = 32768;  // where nobody says how much
 
 // Whether experts are read from disk as they are needed. kAuto: where the weights do not fit.
 enum class ExpertStreaming { kAuto, kOn, kOff };
 
 struct MemoryRequest {
-  int context = 0;  // 0: the largest that fits, at most the model's and 32768
+  // 0: the largest that fits, at most the model's and 32768; kLargest: at most the model's.
+  static constexpr int kLargest = -1;
+  int context = 0;
   int num_sequences = 1;
   int num_snapshots = -1;  // of recurrent states; -1: see plan_states()
   // Decides the form of the weights, of which only those in memory count, and of the cache: rows of
@@ -58,18 +85,20 @@ struct MemoryRequest {
   ExpertStreaming streaming = ExpertStreaming::kAuto;
   int chunk = 2048;  // most tokens of a step, or, unless it is fixed, less
   bool fixed_chunk = false;
+  int threads = 1;
+  std::uint64_t resident = 0;  // bytes that this process has already
+  // Bytes for requests; 0: a share of the limit where requests come from outside, little else.
+  std::uint64_t requests = 0;
+  bool serves = false;
+  int image_tokens = 8000;  // most of an image
 };
 
 // Errors: kInvalidArgument (context beyond the model's), kExhausted naming the sums and the largest
-// context that fits, or how many sequences whose recurrent states do.
+// context that fits, and how many sequences or snapshots.
 Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
                                const MemoryRequest& request, const AvailableMemory& available);
 
 // Pages that hold `sequences` sequences of `context` tokens.
 std::size_t pages_for(int context, int sequences);
-
-// VmHWM of this process, bytes; 0 when unknown.
-std::uint64_t peak_resident_bytes();
-void reset_peak_resident();  // to what is resident now, where the system can
 
 }  // namespace glint

@@ -51,8 +51,9 @@ void declare_weights(Flags& flags, SessionOptions* options) {
 void declare_memory(Flags& flags, SessionOptions* options) {
   flags.custom(
       "--memory", "SIZE",
-      "refuse to start when weights and cache need more, for example 20GiB, or stream the experts "
-      "(default: what is free and what the cgroup allows)",
+      "the most that this process may take of memory, from its start to its end, for example "
+      "20GiB: refuses to start when it needs more, or streams the experts (default: what is free "
+      "and what the cgroup allows)",
       [options](const std::string& value) -> Status {
         GLINT_TRY(options->memory_limit, parse_bytes(value));
         if (options->memory_limit == 0) return invalid_argument("'0' leaves no memory at all");
@@ -83,11 +84,22 @@ void declare_memory(Flags& flags, SessionOptions* options) {
 
 void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
   flags.group("Context and memory");
-  flags.integer(
-      "-c,--ctx,--max-model-len", &options->context, "N",
-      "longest prompt + answer in tokens (default: what the model allows, at most 32768, and "
-      "what fits memory)",
-      1);
+  flags.custom(
+      "-c,--ctx,--max-model-len", "N|auto",
+      "longest prompt + answer in tokens: refused when it does not fit memory. auto: the "
+      "most that the model allows and memory holds (default: the same, at most 32768)",
+      [options](const std::string& value) -> Status {
+        if (value == "auto") {
+          options->context = MemoryRequest::kLargest;
+          return {};
+        }
+        const auto number = parse_integer(value);
+        constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+        if (!number || *number < 1 || *number > kMost)
+          return invalid_argument(fmt::format("'{}' is no number of tokens, nor auto", value));
+        options->context = static_cast<int>(*number);
+        return {};
+      });
   if (parallel) {
     flags.integer(
         "--parallel,--max-num-seqs", &options->max_sequences, "N",

@@ -88,6 +88,7 @@ int run(ServeOptions& options) {
 Command serve_command() {
   auto options = std::make_shared<ServeOptions>();
   options->session.max_sequences = 8;
+  options->session.serves = true;
   return {.name = "serve",
           .summary = "a server for OpenAI and Anthropic clients, with a chat page",
           .usage = "[MODEL] [options]",

@@ -15,9 +15,9 @@
 #include "models/registry.h"
 #include "tools/demo_model.h"
 #include "tools/flags.h"
+#include "tools/plan_report.h"
 #include "tools/program.h"
 #include "tools/progress_bar.h"
-#include "tools/state_plan.h"
 #include "tools/text_source.h"
 
 namespace glint {
@@ -140,6 +140,19 @@ Result<MemoryPlan> plan_with_drafts(const ModelInfo& info, MemoryRequest request
   return without;
 }
 
+// What nobody asked for is cut where memory is short, but never without a word.
+void warn_of_cut_context(const MemoryPlan& memory, const ModelInfo& info, int asked) {
+  if (memory.context_reason != ContextReason::kMemory) return;
+  const int whole = info.max_position_embeddings;
+  log_warn(fmt::format(
+      "the context is {} tokens instead of {}: more does not fit {} ({}) with {} "
+      "sequence{}; more memory{} allow more",
+      memory.context, asked == MemoryRequest::kLargest ? whole : std::min(whole, kDefaultContext),
+      memory.limit_source, format_bytes(static_cast<double>(memory.limit)), memory.sequences,
+      memory.sequences == 1 ? "" : "s",
+      memory.sequences == 1 ? "" : " or fewer sequences (--parallel)"));
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const Checkpoint>> open_checkpoint(const std::string& model,
@@ -172,6 +185,25 @@ LoadOptions load_options(const SessionOptions& options) {
   return load;
 }
 
+MemoryRequest memory_request(const SessionOptions& options, int threads) {
+  MemoryRequest request;
+  request.context = options.context;
+  request.num_sequences = options.max_sequences;
+  request.num_snapshots = options.prefix_cache ? options.snapshots : 0;
+  request.load = load_options(options);
+  request.limit = options.memory_limit;
+  request.streaming = streaming_of(options);
+  request.fixed_chunk = options.chunk != 0;
+  request.chunk = request.fixed_chunk ? options.chunk : kAloneChunk;
+  request.threads = threads;
+  request.resident = resident_bytes_now();
+  request.requests = options.request_bytes;
+  request.serves = options.serves;
+  if (options.text_options.max_image_tokens > 0)
+    request.image_tokens = options.text_options.max_image_tokens;
+  return request;
+}
+
 Result<SessionPlan> plan_session(SessionOptions options) {
   SessionPlan plan;
   GLINT_TRY(plan.isa, pick_isa(options.isa));
@@ -188,17 +220,12 @@ Result<SessionPlan> plan_session(SessionOptions options) {
     if (options.vision) options.text_options.images = plan.info.images;
     GLINT_TRY(plan.text, load_text(*plan.checkpoint, options.chat_template, options.text_options));
   }
-  MemoryRequest request;
-  request.context = options.context;
-  request.num_sequences = options.max_sequences;
-  request.num_snapshots = options.prefix_cache ? options.snapshots : 0;
   plan.load = load_options(options);
   GLINT_TRY_VOID(plan_drafts(plan.info, options.mtp, plan.load));
-  request.limit = options.memory_limit;
-  request.streaming = streaming_of(options);
-  request.fixed_chunk = options.chunk != 0;
-  request.chunk = request.fixed_chunk ? options.chunk : kAloneChunk;
+  const MemoryRequest request =
+      memory_request(options, options.threads > 0 ? options.threads : plan.cpus.threads);
   GLINT_TRY(plan.memory, plan_with_drafts(plan.info, request, options.mtp, plan.load));
+  warn_of_cut_context(plan.memory, plan.info, options.context);
   if (plan.memory.streams) {
     plan.load.streamed_experts.enabled = true;
     plan.load.streamed_experts.cache_bytes = plan.memory.expert_cache;
@@ -257,6 +284,7 @@ Result<std::unique_ptr<Session>> load_session(
   auto session = std::make_unique<Session>();
   session->plan = std::move(plan);
   const SessionOptions& options = session->plan.options;
+  session->workspace.reserve(session->plan.memory.scratch);
   session->pool = std::make_unique<ThreadPool>(options.threads,
                                                cores_to_pin(options.threads, session->plan.cpus));
   session->exec = std::make_unique<Exec>(
@@ -280,16 +308,14 @@ Result<std::unique_ptr<Session>> load_session(
     const auto text = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
     log_info(fmt::format(
         "{} of {} experts are streamed from disk: {} fit memory at once ({}); {} of other weights "
-        "are resident; {} of {} are planned",
+        "are resident",
         text(memory.streamed), stats.num_experts, stats.num_slots, text(stats.memory_bytes),
-        text(memory.weights), text(memory.total()), text(memory.limit)));
+        text(memory.weights)));
   }
   log_info(fmt::format("{}: {} parameters, {}, {} threads, {}, context {} x {}",
                        session->plan.info.family, session->plan.info.total_parameters, options.isa,
                        options.threads, options.compute, options.context, options.max_sequences));
-  const std::string kept = describe_states(session->model->cache_spec(), options.max_sequences,
-                                           session->plan.memory.states);
-  if (!kept.empty()) log_info(kept + " (--snapshots)");
+  log_info(plan_summary(session->plan.memory));
   return session;
 }
 

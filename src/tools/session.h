@@ -35,7 +35,9 @@ struct SessionOptions {
   std::string model;  // empty or "demo": the embedded demo model
   std::string isa = "auto";
   int threads = 0;  // 0: cpu_budget().threads
-  int context = 0;  // 0: min(max_position_embeddings, 32768, what fits memory)
+  // 0: min(max_position_embeddings, 32768, what fits memory); MemoryRequest::kLargest: without the
+  // 32768.
+  int context = 0;
   int max_sequences = 1;
   int max_queue = 256;
   int chunk = 0;                 // tokens of one step; 0: kSharedChunk, or kAloneChunk (below)
@@ -52,6 +54,8 @@ struct SessionOptions {
   std::string numa = "none";            // or "interleave"
   std::string weights_cache;            // a folder for packed weights; empty: they are not kept
   std::uint64_t memory_limit = 0;       // bytes; 0: what is available
+  bool serves = false;                  // requests come from outside
+  std::uint64_t request_bytes = 0;      // memory for them; 0: see MemoryRequest
   std::string stream_experts = "auto";  // or "on", "off": are they read from disk as needed
   bool read_ahead = true;               // of those
   // Which experts were used, for the next start: a file; empty: one in the user's cache; "off".
@@ -84,6 +88,8 @@ struct SessionPlan {
   MemoryPlan memory;
 };
 
+// What such a session asks of plan_memory(), with what this process has by now.
+MemoryRequest memory_request(const SessionOptions& options, int threads);
 // What --stream-experts says.
 ExpertStreaming streaming_of(const SessionOptions& options);
 // Where the use of a model's experts is kept: what --expert-history says; empty: nowhere.

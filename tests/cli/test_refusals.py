@@ -173,11 +173,25 @@ def test_inspect_gives_the_verdict_and_3(run, model, name):
 
 
 def test_a_memory_limit_refuses_with_the_largest_context(run):
-    done = run("run", "-p", "x", "--memory", "12MiB", "--ctx", "8192")
+    done = run("run", "-p", "x", "--memory", "85MiB", "--ctx", "8192")
     assert done.returncode == 3
     assert "--ctx" in done.stderr and "--memory" in done.stderr
-    assert run("run", "-p", "What is 17 + 25?", "--memory", "12MiB").stdout == "17 + 25 = 42\n"
+    assert run("run", "-p", "What is 17 + 25?", "--memory", "85MiB").stdout == "17 + 25 = 42\n"
+    assert "the largest that fits is --ctx " in done.stderr
+    largest = done.stderr.split("the largest that fits is --ctx ")[1].split()[0]
     assert run("run", "-p", "x", "--memory", "1MiB").returncode == 3
+    fits = run("run", "-p", "What is 17 + 25?", "--memory", "85MiB", "--ctx", str(int(largest) - 256))
+    assert fits.stdout == "17 + 25 = 42\n", fits.stderr
+
+
+def test_a_context_that_memory_cuts_is_told_and_auto_takes_what_fits(run):
+    cut = run("run", "-p", "What is 17 + 25?", "--memory", "85MiB", "--stream-experts", "off")
+    assert cut.stdout == "17 + 25 = 42\n"
+    assert "instead of 8192: more does not fit --memory (85.00 MiB)" in cut.stderr
+    auto = run("run", "-p", "What is 17 + 25?", "--ctx", "auto", "--log-level", "info")
+    assert auto.stdout == "17 + 25 = 42\n"
+    assert "context 8192: the most that the model was made for" in auto.stderr
+    assert "'some' is no number of tokens" in run("run", "-p", "x", "--ctx", "some").stderr
 
 
 def test_the_demo_works_from_anywhere(run, home, tmp_path):

@@ -8,12 +8,14 @@
 #include <fstream>
 
 #include "tools/bench.h"
+#include "tools/plan_report.h"
 
 namespace glint {
 namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
+using testing::Not;
 
 class AvailableMemoryTest : public testing::Test {
  protected:
@@ -67,32 +69,95 @@ ModelInfo small_model() {
 }
 
 constexpr std::uint64_t kRoomy = 1ull << 40;
+constexpr std::uint64_t kMiB = 1 << 20;
 
 Result<MemoryPlan> plan(MemoryRequest request, std::uint64_t available) {
   const ModelInfo info = small_model();
   return plan_memory(info, info.cache, request, {available, "MemAvailable"});
 }
 
+// What such a plan takes with these tokens of context, chunks of 128.
+std::uint64_t needed(int context, int sequences = 1) {
+  return plan({.context = context, .num_sequences = sequences, .chunk = 128}, kRoomy)->total();
+}
+
 TEST(PlanMemory, the_default_context_is_the_models) {
   const auto made = plan({.num_sequences = 2}, kRoomy);
   ASSERT_TRUE(made);
   EXPECT_EQ(made->context, 4096);
+  EXPECT_EQ(made->context_reason, ContextReason::kModel);
   EXPECT_EQ(made->num_pages, 2u * 64);
   EXPECT_EQ(made->cache, 2u * 64 * 65536);
 }
 
-TEST(PlanMemory, the_default_context_shrinks_to_what_fits) {
-  const auto made = plan({.num_sequences = 1}, (1 << 20) + 1024 + 10 * 65536 + 5);
+TEST(PlanMemory, the_total_is_the_sum_of_its_classes) {
+  const auto made =
+      plan({.context = 64, .threads = 3, .resident = 5 * kMiB, .serves = true}, kRoomy);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->weights, kMiB);
+  EXPECT_EQ(made->parts.attention, kMiB);
+  EXPECT_EQ(made->requests, 1024 * kMiB);
+  EXPECT_GT(made->program, 5 * kMiB);
+  EXPECT_EQ(made->total(), made->weights + made->cache + made->logits + made->scratch +
+                               made->requests + made->program);
+  EXPECT_EQ(plan({.context = 64, .resident = 7 * kMiB}, kRoomy)->program,
+            plan({.context = 64, .resident = 5 * kMiB}, kRoomy)->program + 2 * kMiB);
+}
+
+TEST(PlanMemory, the_default_context_shrinks_to_what_fits_and_says_so) {
+  const auto made = plan({.num_sequences = 1, .chunk = 128}, needed(640) + 5);
   ASSERT_TRUE(made) << made.error().message;
   EXPECT_EQ(made->context, 640);
+  EXPECT_EQ(made->context_reason, ContextReason::kMemory);
+  EXPECT_EQ(made->largest_context, 640);
+  EXPECT_THAT(plan_summary(*made), HasSubstr("context 640: more does not fit MemAvailable"));
+}
+
+TEST(PlanMemory, the_default_context_stops_at_32768_and_auto_does_not) {
+  ModelInfo info = small_model();
+  info.max_position_embeddings = 100000;
+  const auto with = [&](int context, std::uint64_t limit) {
+    return *plan_memory(info, info.cache, {.context = context, .limit = limit, .chunk = 128}, {});
+  };
+  EXPECT_EQ(with(0, kRoomy).context, 32768);
+  EXPECT_EQ(with(0, kRoomy).context_reason, ContextReason::kDefault);
+  EXPECT_EQ(with(MemoryRequest::kLargest, kRoomy).context, 100000);
+  EXPECT_EQ(with(MemoryRequest::kLargest, kRoomy).context_reason, ContextReason::kModel);
+  const std::uint64_t tight = with(64000, kRoomy).total();
+  EXPECT_EQ(with(MemoryRequest::kLargest, tight).context, 64000);
+  EXPECT_EQ(with(MemoryRequest::kLargest, tight).context_reason, ContextReason::kMemory);
+  EXPECT_LE(with(MemoryRequest::kLargest, tight).total(), tight);
 }
 
 TEST(PlanMemory, an_explicit_context_is_never_cut_but_refused_with_the_largest_that_fits) {
-  const auto refused = plan({.context = 4096}, (1 << 20) + 1024 + 10 * 65536);
+  const auto refused = plan({.context = 4096, .chunk = 128}, needed(640));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
   EXPECT_THAT(refused.error().message, HasSubstr("the largest that fits is --ctx 640"));
   EXPECT_THAT(refused.error().message, HasSubstr("MemAvailable"));
+  EXPECT_TRUE(plan({.context = 640, .chunk = 128}, needed(640)));
+}
+
+TEST(PlanMemory, sequences_that_do_not_fit_are_refused_with_how_many_do) {
+  const std::uint64_t limit = needed(4096, 5);
+  const auto refused = plan({.context = 4096, .num_sequences = 9, .chunk = 128}, limit);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("with --parallel 5 it fits"));
+  EXPECT_THAT(refused.error().message, HasSubstr("with 9 sequences"));
+  EXPECT_EQ(plan({.context = 4096, .num_sequences = 5, .chunk = 128}, limit)->most_sequences, 5);
+}
+
+TEST(PlanMemory, steps_are_shortened_before_the_context) {
+  ModelInfo info = small_model();
+  info.hidden_size = 4096;
+  const auto with = [&](const MemoryRequest& request) {
+    return *plan_memory(info, info.cache, request, {});
+  };
+  EXPECT_EQ(with({.limit = kRoomy}).chunk, 2048);
+  const MemoryPlan tight = with({.limit = 256 * kMiB});
+  EXPECT_LT(tight.chunk, 2048);
+  EXPECT_EQ(tight.context, 4096);
+  EXPECT_EQ(with({.limit = kRoomy, .chunk = 999, .fixed_chunk = true}).chunk, 999);
 }
 
 TEST(PlanMemory, float32_rows_take_twice_the_room) {
@@ -131,40 +196,58 @@ TEST(PlanMemory, recurrent_states_count_for_each_sequence_and_snapshots_beside) 
   EXPECT_EQ(roomy->states.states, 3u << 20);
   EXPECT_EQ(roomy->states.num_snapshots, 8u + 3 * 8);
   EXPECT_EQ(roomy->states.snapshots, 32u << 19);
-  EXPECT_EQ(roomy->total(), (1u << 20) + 3 * 65536 + (3u << 20) + (32u << 19) + 3 * 1024);
+  EXPECT_EQ(roomy->bytes_per_sequence, kMiB);
   EXPECT_EQ(plan({.context = 64}, kRoomy)->states.total(), 0u);
+  EXPECT_EQ(roomy->total() - roomy->states.total(),
+            plan({.context = 64, .num_sequences = 3}, kRoomy)->total());
   const auto asked = plan_recurrent({.context = 64, .num_snapshots = 5}, kRoomy);
   EXPECT_EQ(asked->states.num_snapshots, 5u);
   EXPECT_EQ(plan_recurrent({.context = 64, .num_snapshots = 0}, kRoomy)->states.snapshots, 0u);
 }
 
+TEST(PlanMemory, states_of_f32_compute_are_not_counted_as_if_they_were_bf16) {
+  const auto wide = plan_recurrent(
+      {.context = 64, .num_sequences = 3, .load = {.compute = Compute::kF32}}, kRoomy);
+  EXPECT_EQ(wide->states.states, 6u << 20);
+}
+
 TEST(PlanMemory, snapshots_take_an_eighth_of_what_is_left_or_what_a_context_leaves) {
-  // 24 MiB beside weights, state and logits.
-  const std::uint64_t available = (2u << 20) + 1024 + (24u << 20);
-  EXPECT_EQ(plan_recurrent({}, available)->states.num_snapshots, 6u);
-  EXPECT_EQ(plan_recurrent({.context = 4096}, (2u << 20) + 1024 + (5u << 20))->states.num_snapshots,
-            1u);
-  EXPECT_EQ(plan_recurrent({.context = 4096}, (2u << 20) + 1024 + (4u << 20))->states.num_snapshots,
-            0u)
+  const auto without = [](int context) {
+    return plan_recurrent({.context = context, .num_snapshots = 0, .chunk = 128}, kRoomy)->total();
+  };
+  // 24 MiB beside the least context.
+  const std::uint64_t least = without(256) - 4 * 65536;
+  EXPECT_EQ(plan_recurrent({.chunk = 128}, least + 24 * kMiB)->states.num_snapshots, 6u);
+  const MemoryRequest asked{.context = 4096, .chunk = 128};
+  EXPECT_EQ(plan_recurrent(asked, without(4096) + kMiB)->states.num_snapshots, 1u);
+  EXPECT_EQ(plan_recurrent(asked, without(4096))->states.num_snapshots, 0u)
       << "a context that was asked for comes first";
-  EXPECT_FALSE(
-      plan_recurrent({.context = 4096, .num_snapshots = 1}, (2u << 20) + 1024 + (4u << 20)));
+  MemoryRequest three = asked;
+  three.num_snapshots = 3;
+  const auto refused = plan_recurrent(three, without(4096) + kMiB);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("with --snapshots 2 it fits"));
 }
 
 TEST(PlanMemory, states_that_do_not_fit_are_refused_with_the_sequences_that_do) {
-  const auto refused = plan_recurrent({.context = 64, .num_sequences = 40}, 12u << 20);
+  const auto with = [](int sequences, std::uint64_t limit) {
+    return plan_recurrent({.context = 64, .num_sequences = sequences, .chunk = 128}, limit);
+  };
+  const std::uint64_t limit = with(10, kRoomy)->total() - with(10, kRoomy)->states.snapshots;
+  const auto refused = with(40, limit);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
   EXPECT_THAT(refused.error().message, HasSubstr("40 recurrent states 40.00 MiB"));
   EXPECT_THAT(refused.error().message, HasSubstr("; with --parallel 10 it fits"));
-  EXPECT_TRUE(plan_recurrent({.context = 64, .num_sequences = 10}, 12u << 20));
-  EXPECT_FALSE(plan_recurrent({.context = 64, .num_sequences = 11}, 12u << 20));
+  EXPECT_TRUE(with(10, limit));
+  EXPECT_FALSE(with(11, limit));
 }
 
 TEST(PlanMemory, the_users_limit_replaces_the_measurement_both_ways) {
   const auto refused = plan({.context = 64, .limit = 1000}, kRoomy);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("--memory gives 1000 B"));
+  EXPECT_THAT(refused.error().message, Not(HasSubstr("overrides the measurement")));
   EXPECT_TRUE(plan({.context = 64, .limit = kRoomy}, 0));
 }
 
@@ -224,14 +307,17 @@ Result<MemoryPlan> plan_experts(const MemoryRequest& request) {
   return plan_memory(info, info.cache, request, {kRoomy, "MemAvailable"});
 }
 
-constexpr std::uint64_t kMiB = 1 << 20;
-
 TEST(PlanMemory, experts_go_to_disk_only_where_the_weights_do_not_fit) {
   EXPECT_FALSE(plan_experts({.limit = 400 * kMiB})->streams);
-  const auto streamed = plan_experts({.context = 64, .limit = 180 * kMiB});
-  EXPECT_FALSE(streamed->streams) << "97 MiB of weights fit";
-  const auto forced =
-      plan_experts({.context = 64, .limit = 180 * kMiB, .streaming = ExpertStreaming::kOn});
+  MemoryRequest request{.context = 64, .chunk = 128};
+  // 97 MiB of weights, and what is needed whatever they are.
+  const std::uint64_t beside = plan_experts(request)->total() - 97 * kMiB;
+  request.limit = beside + 97 * kMiB;
+  EXPECT_FALSE(plan_experts(request)->streams);
+  request.limit = beside + 50 * kMiB;
+  EXPECT_TRUE(plan_experts(request)->streams);
+  request.streaming = ExpertStreaming::kOn;
+  const auto forced = plan_experts(request);
   ASSERT_TRUE(forced) << forced.error().message;
   EXPECT_TRUE(forced->streams);
   EXPECT_EQ(forced->weights, kMiB);
@@ -243,13 +329,35 @@ TEST(PlanMemory, experts_go_to_disk_only_where_the_weights_do_not_fit) {
 }
 
 TEST(PlanMemory, what_does_not_fit_even_without_experts_is_refused_with_the_sums) {
-  const auto refused = plan_experts({.limit = 80 * kMiB});
+  const auto refused = plan_experts({.limit = 30 * kMiB});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
   EXPECT_THAT(refused.error().message, HasSubstr("even with the experts on disk"));
-  const auto off = plan_experts({.limit = 80 * kMiB, .streaming = ExpertStreaming::kOff});
+  const auto off = plan_experts({.limit = 30 * kMiB, .streaming = ExpertStreaming::kOff});
   ASSERT_FALSE(off);
   EXPECT_THAT(off.error().message, HasSubstr("weights 97.00 MiB"));
+}
+
+TEST(PlanReport, json_and_lines_name_every_class_that_takes_memory) {
+  const auto made =
+      plan_recurrent({.context = 128, .num_sequences = 2, .num_snapshots = 1}, kRoomy);
+  ASSERT_TRUE(made);
+  const Json json = plan_json(*made);
+  EXPECT_EQ(json.find("weights")->find("attention")->as_int(), 1 << 20);
+  EXPECT_EQ(json.find("weights")->find("total")->as_int(), 1 << 20);
+  std::int64_t sum = json.find("weights")->find("total")->as_int();
+  for (const char* name : {"kv_cache_bytes", "state_bytes", "snapshots_bytes", "logits_bytes",
+                           "scratch_bytes", "request_bytes", "program_bytes"})
+    sum += json.find(name)->as_int();
+  EXPECT_EQ(sum, json.find("total_bytes")->as_int());
+  EXPECT_EQ(json.find("largest_context")->as_int(), 4096);
+  EXPECT_EQ(json.find("bytes_per_token")->as_int(), 1024);
+  EXPECT_EQ(json.find("most_sequences")->as_int(), kMostSequences);
+  std::string text;
+  for (const PlanLine& line : plan_lines(*made)) text += line.name + "|" + line.value + "\n";
+  EXPECT_THAT(text, HasSubstr("1.00 MiB  attention"));
+  EXPECT_THAT(text, HasSubstr("2 recurrent states"));
+  EXPECT_THAT(text, HasSubstr("with 2 sequences up to --ctx 4096"));
 }
 
 TEST(PlanMemory, only_experts_in_memory_of_their_own_can_be_streamed) {
