@@ -49,8 +49,9 @@ struct ToolChoice {
 };
 
 struct ChatRequest {
-  Json messages;         // OpenAI-shaped array
-  Json tools;            // null or array
+  std::size_t max_prompt_bytes = 0;  // of text: encoding takes many times that; 0: any number
+  Json messages;                     // OpenAI-shaped array
+  Json tools;                        // null or array
   Json template_kwargs;  // null or object, merged key by key into the template's variables
   std::optional<bool>
       enable_thinking;  // template_kwargs.enable_thinking wins, then this, then reasoning_effort

@@ -59,6 +59,15 @@ Result<std::shared_ptr<const ParsedTemplate>> TextAssets::State::template_for(
   return chosen;
 }
 
+// Of what is to be encoded.
+Status check_length(const ChatRequest& request, const char* field, std::size_t nbytes) {
+  if (request.max_prompt_bytes == 0 || nbytes <= request.max_prompt_bytes) return {};
+  return invalid_argument(
+      fmt::format("{}: the prompt has {} bytes of text, and this server's memory (--memory) leaves "
+                  "room to encode {}",
+                  field, nbytes, request.max_prompt_bytes));
+}
+
 Result<PreparedPrompt> TextAssets::State::prepare_raw(const ChatRequest& request) const {
   PreparedPrompt prompt;
   prompt.is_past_thinking = true;
@@ -74,6 +83,7 @@ Result<PreparedPrompt> TextAssets::State::prepare_raw(const ChatRequest& request
     prompt.ids = {start_token};
     prompt.text = tokenizer->decode(prompt.ids);
   } else {
+    GLINT_TRY_VOID(check_length(request, "prompt", request.raw_prompt.size()));
     prompt.text = request.raw_prompt;
     prompt.ids = tokenizer->encode(prompt.text);
     // Who wrote the prefix out does not get it twice.
@@ -140,6 +150,7 @@ Result<PreparedPrompt> TextAssets::prepare(const ChatRequest& request) const {
   prompt.thinking_was_closed = rendered.thinking_was_closed;
   prompt.ends_in_thinking = rendered.ends_in_thinking;
   prompt.is_past_thinking = rendered.answer_begun || ends_with_closed_think(rendered.text);
+  GLINT_TRY_VOID(check_length(request, "messages", rendered.text.size()));
   prompt.ids = guarded ? tokenizer.encode_guarded(rendered.text) : tokenizer.encode(rendered.text);
   if (state_->images) {
     if (!rendered.images.empty() && request.keep_last_prompt_tokens > 0) {

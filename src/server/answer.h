@@ -54,6 +54,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void start(Worker& worker);
   // True once the engine took up the first of its choices.
   bool is_running() const { return num_started_ > 0; }
+  std::chrono::steady_clock::time_point began() const { return began_; }
   // Ends the answer with this error, in the stream if that has begun.
   void abort(const ApiError& error);
 

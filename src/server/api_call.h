@@ -62,6 +62,7 @@ struct ApiSettings {
   int max_n = 16;         // choices of one request
   int max_logprobs = 20;  // -1: the vocabulary
   bool trust_request_templates = false;
+  std::size_t max_prompt_bytes = 0;  // of text; 0: any number
   bool by_priority = false;
   bool shows_reasoning_content = true, shows_reasoning = true;  // names of the reasoning field
   bool takes_images = false;

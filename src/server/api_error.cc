@@ -83,6 +83,13 @@ ApiError draining_error() {
           "The server is shutting down; no new requests are taken."};
 }
 
+ApiError memory_error() {
+  return {
+      503, "unavailable_error", "memory_limit", "",
+      "The server is at its limit of memory (--memory); try again when other requests have ended, "
+      "or with a shorter one."};
+}
+
 ApiError error_of(const Error& error) {
   switch (error.code) {
     case ErrorCode::kInvalidArgument:

@@ -22,6 +22,7 @@ ApiError bad_request(std::string param, std::string message, std::string code = 
 ApiError error_of_status(int status, std::string message);
 ApiError loading_error();
 ApiError draining_error();
+ApiError memory_error();
 
 // What a failed turn tells its client. "FIELD: what" messages name their field in `param`.
 ApiError error_of(const Error& error);

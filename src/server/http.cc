@@ -17,6 +17,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <charconv>
 #include <chrono>
 #include <limits>
 #include <list>
@@ -27,6 +28,7 @@
 #include "base/log.h"
 #include "server/http_reader.h"
 #include "server/http_text.h"
+#include "server/pending_body.h"
 
 namespace glint {
 namespace {
@@ -87,6 +89,7 @@ struct Hub {
   Connections spare;
   Connections refused;  // over the limit, oldest first
   bool stopping = false;
+  std::shared_ptr<std::atomic<std::size_t>> pending_bytes;
   std::array<char, kReadBytes> scratch;  // a connection that does not read now keeps no buffer
 };
 
@@ -145,6 +148,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void parse();
   void start_request();
   bool on_header();
+  bool take_body();
   void dispatch();
   void fail(int status, const std::string& message);
   void send_whole(HttpResponse response, const HttpRequest& request);
@@ -165,6 +169,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connections::iterator spot_;             // in *place_
   std::string received_;                   // and not used yet
   std::unique_ptr<RequestReader> reader_;  // while a request is being read
+  PendingBody body_;                       // of it
   State state_ = State::kIdle;
   bool reading_ = false;
   bool keep_alive_ = true;
@@ -189,8 +194,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 class Exchange : public HttpExchange {
  public:
-  Exchange(std::weak_ptr<Connection> connection, HttpRequest request)
-      : connection_(std::move(connection)), request_(std::move(request)) {}
+  Exchange(std::weak_ptr<Connection> connection, HttpRequest request, PendingBody body)
+      : connection_(std::move(connection)), request_(std::move(request)), body_(std::move(body)) {}
 
   const HttpRequest& request() const override { return request_; }
   void respond(HttpResponse response) override {
@@ -229,6 +234,7 @@ class Exchange : public HttpExchange {
 
   std::weak_ptr<Connection> connection_;
   const HttpRequest request_;
+  const PendingBody body_;
   std::function<void()> on_close_;
   bool closed_ = false;
 };
@@ -339,16 +345,38 @@ bool Connection::on_header() {
     read();
     return false;
   }
+  if (!take_body()) {
+    fail(503, "The server has no memory for more requests now; try again.");
+    return false;
+  }
   state_ = State::kBody;
   arm_read_timer(hub_.options.body_idle_timeout_s);
   if (reader_->wants_continue() && received_.empty()) send("HTTP/1.1 100 Continue\r\n\r\n");
   return true;
 }
 
+// Whether there is memory for the body, which may be as long as any where its length is not told.
+bool Connection::take_body() {
+  const std::size_t most = hub_.options.max_pending_bytes;
+  if (most == 0) return true;
+  const HttpRequest& request = reader_->request();
+  std::size_t nbytes = 0;
+  const std::string_view length = request.header("content-length");
+  if (!length.empty()) {
+    std::from_chars(length.data(), length.data() + length.size(), nbytes);
+  } else if (!request.header("transfer-encoding").empty()) {
+    nbytes = hub_.options.max_body_bytes;
+  }
+  if (nbytes == 0) return true;
+  if (nbytes > most - std::min(most, hub_.pending_bytes->load())) return false;
+  body_ = PendingBody(hub_.pending_bytes, nbytes);
+  return true;
+}
+
 void Connection::dispatch() {
   read_timer_.cancel();
   state_ = State::kBusy;
-  exchange_ = std::make_shared<Exchange>(weak_from_this(), reader_->take());
+  exchange_ = std::make_shared<Exchange>(weak_from_this(), reader_->take(), std::move(body_));
   reader_.reset();
   read();
   // The handler may answer at once, and the answer end exchange_.
@@ -357,6 +385,9 @@ void Connection::dispatch() {
 
 void Connection::fail(int status, const std::string& message) {
   leave();
+  {
+    const PendingBody given_back = std::move(body_);
+  }
   keep_alive_ = false;
   state_ = State::kBusy;
   static const HttpRequest kNone;
@@ -530,7 +561,14 @@ void Connection::arm_ping_timer() {
 
 struct HttpServer::State {
   explicit State(HttpOptions options, HttpHandlers handlers)
-      : hub{std::move(options), std::move(handlers), {}, {}, {}, false, {}},
+      : hub{std::move(options),
+            std::move(handlers),
+            {},
+            {},
+            {},
+            false,
+            std::make_shared<std::atomic<std::size_t>>(0),
+            {}},
         acceptor(io),
         stop_event(io),
         accept_retry(io),

@@ -41,6 +41,9 @@ struct HttpOptions {
   std::string server_header;
   std::size_t max_header_bytes = 64u << 10;
   std::size_t max_body_bytes = 64u << 20;
+  // Bodies that are being read or whose requests are not answered yet; a request that would make
+  // them more gets 503. 0: any number.
+  std::size_t max_pending_bytes = 0;
   double header_timeout_s = 10;
   double body_idle_timeout_s = 60;
   double write_stall_timeout_s = 60;

@@ -428,6 +428,7 @@ struct Metrics::State {
   std::optional<Total> evicted_snapshots;
 
   void add_own();
+  void on_pages(const CacheStats& cache);
   void on_states(const CacheStats& cache);
 };
 
@@ -442,6 +443,22 @@ void Metrics::State::add_own() {
       &registry.counter("glint_reasoning_tokens_total", "Generated tokens that were thinking.");
   cached_tokens = &registry.counter("glint_cached_prompt_tokens_total",
                                     "Prompt tokens of finished requests that were cached.");
+}
+
+void Metrics::State::on_pages(const CacheStats& cache) {
+  const auto set = [this](const char* state, std::size_t pages) {
+    registry
+        .gauge("glint_cache_pages",
+               "Pages of the cache: free ones, those that only keep prefixes, "
+               "and those of running sequences.",
+               {{"state", state}})
+        .Set(static_cast<double>(pages));
+  };
+  set("free", cache.free_pages);
+  set("cached", cache.cached_pages);
+  set("leased", cache.leased_pages);
+  registry.gauge("glint_cache_pages_max", "All pages of the cache.")
+      .Set(static_cast<double>(cache.total_pages));
 }
 
 // Of models with recurrent states alone.
@@ -511,6 +528,7 @@ void Metrics::on_engine(const EngineStats& stats) {
   state_->steps.advance_to(static_cast<double>(stats.steps));
   state_->cancelled.advance_to(static_cast<double>(stats.cancelled));
   state_->failed.advance_to(static_cast<double>(stats.failed));
+  state_->on_pages(stats.cache);
   if (stats.cache.total_states > 0) state_->on_states(stats.cache);
   if (stats.experts) on_streamed_experts(*stats.experts);
   if (stats.drafts.mode == DraftMode::kOff) return;

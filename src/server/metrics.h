@@ -73,6 +73,7 @@ class Metrics {
   void on_connections(int open);
 
   // Each of these adds its metrics when it is first called.
+  // What is planned, and "limit".
   void on_memory(std::string_view kind, std::uint64_t nbytes);  // "weights", "kv_cache", ...
   void on_spec_decode(const SpecDecodeTotals& totals);
   void on_expert_tokens(std::string_view layer_group, std::uint64_t total);

@@ -35,6 +35,7 @@ std::expected<std::string, ApiError> resolve_model(const ServedModel& model, con
 std::expected<PreparedPrompt, ApiError> prepare_prompt(const ServedModel& model,
                                                        ChatRequest& chat) {
   chat.template_kwargs = merged_kwargs(model.template_kwargs, std::move(chat.template_kwargs));
+  chat.max_prompt_bytes = model.api.max_prompt_bytes;
   auto prompt = model.text->prepare(chat);
   if (!prompt) return std::unexpected(error_of(prompt.error()));
   return std::move(*prompt);

@@ -15,6 +15,7 @@
 #include "server/answer.h"
 #include "server/anthropic.h"
 #include "server/http.h"
+#include "server/memory_guard.h"
 #include "server/metrics.h"
 #include "server/page.h"
 #include "server/props.h"
@@ -103,7 +104,8 @@ struct Server::State {
   explicit State(ServerOptions given)
       : options(std::move(given)),
         access(options.api_keys, options.host, options.cors_origins),
-        metrics(metrics_options(options)) {
+        metrics(metrics_options(options)),
+        guard(options.memory_limit, options.request_memory) {
     observer.on_first_token = [this](double seconds) { metrics.on_first_token(seconds); };
     observer.on_token_gap = [this](double seconds, int tokens) {
       metrics.on_token_gap(seconds, tokens);
@@ -131,6 +133,7 @@ struct Server::State {
   Metrics metrics;
   std::set<std::string> logged_fields;  // unknown ones, each told once
   bool draining = false;
+  MemoryGuard guard;
 
   std::mutex mutex;  // guards what follows
   std::condition_variable done_changed;
@@ -141,7 +144,7 @@ struct Server::State {
   std::unique_ptr<HttpServer> http;
 
   HttpHandlers handlers();
-  std::optional<HttpResponse> check(const HttpRequest& request) const;
+  std::optional<HttpResponse> check(const HttpRequest& request);
   void handle(const std::shared_ptr<HttpExchange>& exchange);
   HttpResponse simple_answer(const Route& route, const HttpRequest& request);
   HttpResponse metrics_text();
@@ -152,6 +155,7 @@ struct Server::State {
   void on_stop_signal(int count);
   void watch_drain(double seconds_left);
   void abort_answers(bool only_waiting);
+  void watch_memory();
   void finish(bool is_clean);
 };
 
@@ -175,7 +179,7 @@ HttpHandlers Server::State::handlers() {
   return handlers;
 }
 
-std::optional<HttpResponse> Server::State::check(const HttpRequest& request) const {
+std::optional<HttpResponse> Server::State::check(const HttpRequest& request) {
   if (request.method == "OPTIONS") return std::nullopt;
   const Route route = find_route(request.path);
   const auto refuse = [&](const ApiError& error) {
@@ -200,6 +204,7 @@ std::optional<HttpResponse> Server::State::check(const HttpRequest& request) con
   if (!route.is_guarded) return std::nullopt;
   if (draining) return refuse(draining_error());
   if (model == nullptr) return refuse(loading_error());
+  if (guard.level() != MemoryGuard::Level::kFine) return refuse(memory_error());
   return std::nullopt;
 }
 
@@ -333,6 +338,19 @@ void Server::State::abort_answers(bool only_waiting) {
   }
 }
 
+// Answers grow while they are generated: before the limit is broken the newest ends.
+void Server::State::watch_memory() {
+  constexpr double kPoll = 0.02;
+  if (guard.level() == MemoryGuard::Level::kOver && !answers.empty()) {
+    const auto newest = std::ranges::max_element(
+        answers, {}, [](const auto& entry) { return entry.second->began(); });
+    const std::shared_ptr<Answer> victim = newest->second;
+    log_warn("the limit of memory (--memory) is reached: the newest request is ended");
+    victim->abort(memory_error());
+  }
+  http->after(kPoll, [this] { watch_memory(); });
+}
+
 void Server::State::finish(bool is_clean) {
   const std::lock_guard lock(mutex);
   if (done) return;
@@ -351,6 +369,7 @@ Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
   http.server_header = "glint/" + options.version;
   http.max_header_bytes = options.max_header_bytes;
   http.max_body_bytes = options.max_body_bytes;
+  http.max_pending_bytes = options.max_pending_bytes;
   http.header_timeout_s = options.header_timeout_s;
   http.body_idle_timeout_s = options.body_idle_timeout_s;
   http.write_stall_timeout_s = options.write_stall_timeout_s;
@@ -410,6 +429,8 @@ void Server::attach(Engine& engine, std::shared_ptr<const TextAssets> text, Serv
     state->models = std::move(models);
     state->info = std::move(info);
     state->metrics.attach(metrics_model(*state->model->engine));
+    for (const auto& [kind, nbytes] : state->info.memory) state->metrics.on_memory(kind, nbytes);
+    if (state->options.memory_limit > 0) state->watch_memory();
   });
 }
 

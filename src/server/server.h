@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -29,9 +31,14 @@ struct ServerOptions {
   Json chat_template_kwargs;                 // null or object: under each request's own, key by key
   std::size_t max_body_bytes = 64u << 20;    // 413 beyond
   std::size_t max_header_bytes = 64u << 10;  // 431 beyond
-  double header_timeout_s = 10;              // 408; also for the first byte of a connection
-  double body_idle_timeout_s = 60;           // 408
-  double write_stall_timeout_s = 60;         // a client that does not read is cut off
+  // What this process may have of memory, 0: whatever it takes. Within it, memory for requests, and
+  // how many bytes of bodies that is enough for at once; beyond these there is 503.
+  std::uint64_t memory_limit = 0;
+  std::uint64_t request_memory = 0;
+  std::size_t max_pending_bytes = 0;  // 0: any number
+  double header_timeout_s = 10;       // 408; also for the first byte of a connection
+  double body_idle_timeout_s = 60;    // 408
+  double write_stall_timeout_s = 60;  // a client that does not read is cut off
   double keep_alive_timeout_s = 75;
   double request_timeout_s = 0;  // 0: none
   double sse_ping_s = 5;         // a comment whenever a stream was silent this long
@@ -52,6 +59,8 @@ struct ServedInfo {
   ModelInfo model;
   // {"isa", "threads", "compute", "kernels": [{"type", "bytes", "kernel"}], "cache": {...}}
   Json machine;
+  // Planned memory by what it is for, in bytes: "weights", "kv_cache", ...
+  std::vector<std::pair<std::string, std::uint64_t>> memory = {};
 };
 
 class Server {

@@ -1,5 +1,7 @@
 #include "server/text_routes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -32,8 +34,16 @@ std::expected<PreparedPrompt, ApiError> prepare_first(const ServedModel& model, 
 }
 
 // `content` with add_special, parse_special and with_pieces.
-Json tokenize_content(const ServedModel& model, FieldReader& fields, const std::string& content) {
+std::expected<Json, ApiError> tokenize_content(const ServedModel& model, FieldReader& fields,
+                                               const std::string& content) {
   const Tokenizer& tokenizer = model.text->tokenizer();
+  const std::size_t most = model.api.max_prompt_bytes;
+  if (most > 0 && content.size() > most) {
+    return std::unexpected(bad_request(
+        "content", fmt::format("content: {} bytes of text are more than the {} that this server's "
+                               "memory (--memory) leaves room to encode",
+                               content.size(), most)));
+  }
   const bool parse_special = fields.boolean_or("parse_special", true);
   std::vector<std::int32_t> ids;
   if (fields.boolean_or("add_special", false)) {
@@ -80,7 +90,7 @@ std::expected<Json, ApiError> tokenize(const ServedModel& model, std::string_vie
   FieldReader fields(*parsed);
   const bool with_texts = fields.boolean_or("return_token_strs", false);
   if (const auto content = fields.string("content")) {
-    Json out = tokenize_content(model, fields, *content);
+    auto out = tokenize_content(model, fields, *content);
     if (fields.error()) return std::unexpected(*fields.error());
     return out;
   }

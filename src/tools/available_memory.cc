@@ -1,7 +1,6 @@
 #include "tools/available_memory.h"
 
 #include <fmt/format.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <fstream>
@@ -103,10 +102,6 @@ std::uint64_t peak_resident_bytes() {
 void reset_peak_resident() {
   std::ofstream file("/proc/self/clear_refs");
   file << "5";
-}
-
-std::uint64_t resident_bytes_now() {
-  return keyed_number("/proc/self/status", "VmRSS").value_or(0);
 }
 
 }  // namespace glint

@@ -19,7 +19,5 @@ AvailableMemory available_memory(const std::filesystem::path& root = "/");
 // VmHWM of this process, bytes; 0 when unknown.
 std::uint64_t peak_resident_bytes();
 void reset_peak_resident();  // to what is resident now, where the system can
-// VmRSS of this process, bytes; 0 when unknown.
-std::uint64_t resident_bytes_now();
 
 }  // namespace glint

@@ -133,11 +133,9 @@ class Planner {
     plan_.weights = plan_.parts.total();
     plan_.program = request.resident + kProgramGrowth +
                     static_cast<std::uint64_t>(request.threads) * kThreadBytes;
-    plan_.requests = request.requests;
-    if (plan_.requests == 0) {
-      plan_.requests =
-          request.serves ? std::clamp(plan_.limit / 16, 24 * kMiB, 1024 * kMiB) : kOwnRequests;
-    }
+    plan_.requests =
+        request.serves ? std::clamp(plan_.limit / 16, 24 * kMiB, 1024 * kMiB) : kOwnRequests;
+    plan_.requests = std::max(plan_.requests, request.body_bytes * kBytesOfBody);
     plan_.images = image_bound(info, request.load, request.image_tokens);
   }
 

@@ -66,6 +66,10 @@ struct MemoryPlan {
   }
 };
 
+// Bytes of MemoryPlan::requests for a byte of a body that is being read into values, of bodies that
+// wait for their answers, and of text that is being encoded: more than was measured (up to 36, 12
+// and 175), so that all three find room together.
+inline constexpr std::uint64_t kBytesOfBody = 80, kBytesOfPendingBody = 40, kBytesOfPrompt = 320;
 inline constexpr int kMostSequences = 4096;
 inline constexpr int kDefaultContext = 32768;  // where nobody says how much
 
@@ -86,11 +90,10 @@ struct MemoryRequest {
   int chunk = 2048;  // most tokens of a step, or, unless it is fixed, less
   bool fixed_chunk = false;
   int threads = 1;
-  std::uint64_t resident = 0;  // bytes that this process has already
-  // Bytes for requests; 0: a share of the limit where requests come from outside, little else.
-  std::uint64_t requests = 0;
-  bool serves = false;
-  int image_tokens = 8000;  // most of an image
+  std::uint64_t resident = 0;    // bytes that this process has already
+  bool serves = false;           // requests come from outside: a share of the memory is theirs
+  std::uint64_t body_bytes = 0;  // a body that there must be room for; 0: none in particular
+  int image_tokens = 8000;       // most of an image
 };
 
 // Errors: kInvalidArgument (context beyond the model's), kExhausted naming the sums and the largest

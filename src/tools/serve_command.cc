@@ -3,14 +3,19 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "server/server.h"
 #include "tools/bench.h"
 #include "tools/commands.h"
+#include "tools/flags.h"
 #include "tools/program.h"
 #include "tools/serve_options.h"
 
@@ -54,6 +59,34 @@ Json describe_machine(const Session& session) {
                            {"cache", std::move(cache_json)}});
 }
 
+// With --memory requests get what the plan leaves them.
+void bound_requests(const MemoryPlan& plan, ServerOptions& server) {
+  server.memory_limit = plan.limit;
+  server.request_memory = plan.requests;
+  server.max_body_bytes =
+      std::min<std::uint64_t>(server.max_body_bytes, plan.requests / kBytesOfBody);
+  server.max_pending_bytes = plan.requests / kBytesOfPendingBody;
+  server.api.max_prompt_bytes = plan.requests / kBytesOfPrompt;
+  const auto text = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  log_info(
+      fmt::format("--memory leaves requests {}: bodies of at most {}, {} at once, prompts of at "
+                  "most {} of text",
+                  text(plan.requests), text(server.max_body_bytes), text(server.max_pending_bytes),
+                  text(server.api.max_prompt_bytes)));
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> memory_classes(const MemoryPlan& plan) {
+  std::vector<std::pair<std::string, std::uint64_t>> classes = {
+      {"weights", plan.weights},      {"kv_cache", plan.cache},
+      {"states", plan.states.states}, {"snapshots", plan.states.snapshots},
+      {"logits", plan.logits},        {"scratch", plan.scratch},
+      {"images", plan.images},        {"requests", plan.requests},
+      {"program", plan.program},      {"expert_cache", plan.expert_cache},
+      {"limit", plan.limit}};
+  std::erase_if(classes, [](const auto& one) { return one.second == 0; });
+  return classes;
+}
+
 int run(ServeOptions& options) {
   start_log(options.log, LogLevel::kInfo);
   if (const Status resolved = resolve_serve_options(options); !resolved) {
@@ -63,6 +96,7 @@ int run(ServeOptions& options) {
   auto plan = plan_session(options.session);
   if (!plan) return complain(plan.error().message, refusal_exit_code(plan.error()));
 
+  if (options.session.memory_limit > 0) bound_requests(plan->memory, options.server);
   auto server = Server::listen(options.server);
   if (!server) {
     const bool usage = server.error().code == ErrorCode::kInvalidArgument;
@@ -73,7 +107,8 @@ int run(ServeOptions& options) {
   auto session = load_session(std::move(*plan), {});
   if (!session) return complain(session.error().message, refusal_exit_code(session.error()));
   (*server)->attach(*(*session)->engine, (*session)->plan.text,
-                    {(*session)->plan.info, describe_machine(**session)});
+                    {(*session)->plan.info, describe_machine(**session),
+                     memory_classes((*session)->plan.memory)});
   g_server.store(server->get());
   log_info(fmt::format("ready: {} as {}", (*session)->plan.info.family,
                        options.server.served_names.front()));

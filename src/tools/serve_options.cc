@@ -46,8 +46,8 @@ void declare_limits(Flags& flags, ServeOptions* options) {
   flags.integer("--max-n", &server.api.max_n, "N", "choices of one request (default 16)", 1, 1024);
   flags.integer("--max-logprobs", &server.api.max_logprobs, "N",
                 "likeliest tokens that log-probs may list; -1 is all (default 20)", -1);
-  flags.integer("--max-body-mib", &options->body_mib, "N", "longest request body (default 64)", 1,
-                4096);
+  flags.integer("--max-body-mib", &options->body_mib, "N",
+                "longest request body (default 64, or less where --memory is tight)", 1, 4096);
   flags.integer("--max-images", &options->session.text_options.max_images, "N",
                 "images of one request (default 32)", 0, 4096);
   flags.integer("--default-max-tokens", &options->session.text_options.default_max_tokens, "N",
@@ -235,7 +235,10 @@ Status resolve_serve_options(ServeOptions& options) {
   server.model_root = options.session.model.empty() ? "demo" : options.session.model;
   server.version = version();
   server.commit = commit();
-  server.max_body_bytes = static_cast<std::size_t>(options.body_mib) << 20;
+  if (options.body_mib > 0) {
+    server.max_body_bytes = static_cast<std::size_t>(options.body_mib) << 20;
+    if (options.session.memory_limit > 0) options.session.body_bytes = server.max_body_bytes;
+  }
   for (const std::string& list : options.cors_origins) {
     GLINT_TRY(std::vector<std::string> origins, parse_origins(list));
     for (std::string& origin : origins) server.cors_origins.push_back(std::move(origin));

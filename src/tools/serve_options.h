@@ -23,7 +23,7 @@ struct ServeOptions {
   std::string key_file, template_kwargs, sampling_overrides, script_file, effort_budgets;
   std::string reasoning_field = "both", tool_parser = "auto", reasoning_parser = "auto",
               tool_grammar = "strict", scheduling = "fcfs", anthropic_thinking = "auto";
-  int body_mib = 64;
+  int body_mib = 0;  // 0: not given
 };
 
 void declare_serve(Flags& flags, ServeOptions* options);

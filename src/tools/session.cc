@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/heap.h"
 #include "base/log.h"
 #include "base/numa.h"
 #include "checkpoint/gguf.h"
@@ -196,8 +197,8 @@ MemoryRequest memory_request(const SessionOptions& options, int threads) {
   request.fixed_chunk = options.chunk != 0;
   request.chunk = request.fixed_chunk ? options.chunk : kAloneChunk;
   request.threads = threads;
-  request.resident = resident_bytes_now();
-  request.requests = options.request_bytes;
+  request.resident = resident_now();
+  request.body_bytes = options.body_bytes;
   request.serves = options.serves;
   if (options.text_options.max_image_tokens > 0)
     request.image_tokens = options.text_options.max_image_tokens;
@@ -208,6 +209,7 @@ Result<SessionPlan> plan_session(SessionOptions options) {
   SessionPlan plan;
   GLINT_TRY(plan.isa, pick_isa(options.isa));
   plan.cpus = cpu_budget();
+  if (options.memory_limit > 0) keep_heap_small();
   GLINT_TRY_VOID(check_numa(options));
   GLINT_TRY_MODEL(const ModelFolder folder, model_folder(options.model));
   GLINT_TRY_MODEL(plan.checkpoint, Checkpoint::open(folder.path()));

@@ -55,7 +55,7 @@ struct SessionOptions {
   std::string weights_cache;            // a folder for packed weights; empty: they are not kept
   std::uint64_t memory_limit = 0;       // bytes; 0: what is available
   bool serves = false;                  // requests come from outside
-  std::uint64_t request_bytes = 0;      // memory for them; 0: see MemoryRequest
+  std::uint64_t body_bytes = 0;         // their longest body; 0: what memory allows
   std::string stream_experts = "auto";  // or "on", "off": are they read from disk as needed
   bool read_ahead = true;               // of those
   // Which experts were used, for the next start: a file; empty: one in the user's cache; "off".

@@ -98,6 +98,7 @@ TEST(PlanMemory, the_total_is_the_sum_of_its_classes) {
   EXPECT_EQ(made->parts.attention, kMiB);
   EXPECT_EQ(made->requests, 1024 * kMiB);
   EXPECT_GT(made->program, 5 * kMiB);
+  EXPECT_EQ(plan({.context = 64, .body_bytes = kMiB}, kRoomy)->requests, 80 * kMiB);
   EXPECT_EQ(made->total(), made->weights + made->cache + made->logits + made->scratch +
                                made->requests + made->program);
   EXPECT_EQ(plan({.context = 64, .resident = 7 * kMiB}, kRoomy)->program,
