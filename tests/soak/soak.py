@@ -218,7 +218,7 @@ def send(server, request, tally):
 
 
 def leave(server, request):
-    head = (f"POST {request.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head = (f"POST {request.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(request.body)}\r\n\r\n").encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=300) as connection:
         connection.sendall(head + request.body)

@@ -40,5 +40,5 @@ def hybrid(tmp_path):
 
 
 def test_a_model_with_recurrent_states_keeps_them(hybrid):
-    check(soak.soak(GLINT, hybrid, "300MiB", 30, longest=60, options=["--ctx", "1024", "--vision", "off"],
+    check(soak.soak(GLINT, hybrid, "100MiB", 40, longest=60, options=["--ctx", "1024", "--vision", "off"],
                     cold_options=["--vision", "off"]))
