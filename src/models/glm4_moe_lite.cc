@@ -149,10 +149,11 @@ Result<ModelInfo> describe_glm4_moe_lite(const Checkpoint& checkpoint) {
   return describe(config, checkpoint);
 }
 
-Status check_glm4_moe_lite(const Checkpoint& checkpoint) {
+Status check_glm4_moe_lite(const Checkpoint& checkpoint, DraftLayer draft_layer) {
   GLINT_TRY(const Config config, parse_config(checkpoint.config()));
+  GLINT_TRY(const bool draft, wants_draft(config.decoder, checkpoint, draft_layer));
   TensorBinder binder(checkpoint);
-  bind_all(binder, config, false);
+  bind_all(binder, config, draft);
   return binder.finish();
 }
 

@@ -8,7 +8,7 @@
 namespace glint {
 
 Result<ModelInfo> describe_glm4_moe_lite(const Checkpoint& checkpoint);
-Status check_glm4_moe_lite(const Checkpoint& checkpoint);
+Status check_glm4_moe_lite(const Checkpoint& checkpoint, DraftLayer draft);
 Result<std::unique_ptr<Model>> load_glm4_moe_lite(std::shared_ptr<const Checkpoint> checkpoint,
                                                   const LoadOptions& options);
 

@@ -561,11 +561,12 @@ Result<ModelInfo> describe_glm5_next(const Checkpoint& checkpoint) {
   return describe(config, checkpoint);
 }
 
-Status check_glm5_next(const Checkpoint& checkpoint) {
+Status check_glm5_next(const Checkpoint& checkpoint, DraftLayer draft_layer) {
   GLINT_TRY(Config config, parse_config(checkpoint.config()));
   if (lacks_indexer(config, checkpoint)) config.indexer.reset();  // loading may yet refuse it
+  GLINT_TRY(const bool draft, wants_draft(config.decoder, checkpoint, draft_layer));
   TensorBinder binder(checkpoint);
-  bind_all(binder, config, false, has_tower(config, checkpoint));
+  bind_all(binder, config, draft, has_tower(config, checkpoint));
   return binder.finish();
 }
 

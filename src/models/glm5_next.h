@@ -8,7 +8,7 @@
 namespace glint {
 
 Result<ModelInfo> describe_glm5_next(const Checkpoint& checkpoint);
-Status check_glm5_next(const Checkpoint& checkpoint);
+Status check_glm5_next(const Checkpoint& checkpoint, DraftLayer draft);
 Result<std::unique_ptr<Model>> load_glm5_next(std::shared_ptr<const Checkpoint> checkpoint,
                                               const LoadOptions& options);
 

@@ -15,7 +15,7 @@ namespace {
 struct Family {
   std::string_view model_type;
   Result<ModelInfo> (*describe)(const Checkpoint&);
-  Status (*check)(const Checkpoint&);
+  Status (*check)(const Checkpoint&, DraftLayer);
   Result<std::unique_ptr<Model>> (*load)(std::shared_ptr<const Checkpoint>, const LoadOptions&);
 };
 
@@ -49,9 +49,9 @@ Result<ModelInfo> describe_model(const Checkpoint& checkpoint) {
   return family->describe(checkpoint);
 }
 
-Status check_model(const Checkpoint& checkpoint) {
+Status check_model(const Checkpoint& checkpoint, DraftLayer draft) {
   GLINT_TRY(const Family* family, find_family(checkpoint));
-  const Status checked = family->check(checkpoint);
+  const Status checked = family->check(checkpoint, draft);
   checkpoint.release();
   return checked;
 }

@@ -13,7 +13,8 @@ namespace glint {
 // lists what is supported.
 Result<ModelInfo> describe_model(const Checkpoint& checkpoint);
 // Everything that load_model validates, without reading more than the headers and a few vectors.
-Status check_model(const Checkpoint& checkpoint);
+// `draft` as in LoadOptions.
+Status check_model(const Checkpoint& checkpoint, DraftLayer draft = DraftLayer::kOff);
 // Validates the config and every tensor (name, shape, dtype), binds the weights. Errors name key or
 // tensor, and the remedy.
 Result<std::unique_ptr<Model>> load_model(std::shared_ptr<const Checkpoint> checkpoint,

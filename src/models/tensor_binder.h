@@ -58,7 +58,8 @@ class TensorBinder {
   // The values of a small tensor as float32. Dimensions of 1 may be missing or more.
   std::vector<float> values(const std::string& name, std::initializer_list<std::int64_t> shape);
   bool has(const std::string& name) const { return stores_matrix(checkpoint_, name); }
-  // Whether two matrices are stored alike, down to the bytes, all of which are read.
+  // Whether two matrices are stored alike, down to the bytes, all of which are read; a binder that
+  // only checks does not look.
   bool same_contents(const std::string& name, const std::string& other) const;
   // What was read of the files so far stops counting as this process's memory.
   void release() const { checkpoint_.release(); }
