@@ -138,6 +138,20 @@ std::int64_t ModelProfile::dim(std::string_view wanted) const {
   return found == dims.end() ? -1 : found->value;
 }
 
+double cache_read_bytes(const ModelProfile& p, std::int64_t context) {
+  constexpr std::int64_t kMostChosenFrom = 4;  // rows for more tokens are all read
+  double bytes = static_cast<double>(p.state_bytes.value() + p.window_bytes.value());
+  for (const CachePart& part : p.cache) {
+    std::int64_t rows = context / part.tokens_per_row;
+    const bool chosen = p.index_topk && part.kind == CachePart::Kind::kLatent &&
+                        part.tokens_per_row <= kMostChosenFrom;
+    if (chosen) rows = std::min(rows, *p.index_topk);
+    bytes += 2 * static_cast<double>(part.layers) * static_cast<double>(part.width) *
+             static_cast<double>(rows);
+  }
+  return bytes;
+}
+
 std::vector<std::string> profiled_families() {
   std::vector<std::string> types;
   for (const Family& family : kFamilies) types.emplace_back(family.model_type);

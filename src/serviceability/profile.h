@@ -91,6 +91,10 @@ struct ModelProfile {
 // whose product leaves 63 bits. `hf_quant_config` may be null.
 Result<ModelProfile> read_profile(const Json& config, const Json& hf_quant_config = {});
 
+// Bytes of the bf16 cache that a token reads at `context` tokens, states and windows included: with
+// an indexer its keys, and of the rows it chooses from so many as it chooses.
+double cache_read_bytes(const ModelProfile& profile, std::int64_t context);
+
 // The families that have a reader of their own.
 std::vector<std::string> profiled_families();
 
