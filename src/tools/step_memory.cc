@@ -46,6 +46,7 @@ class Bound {
         of_feed_forward.insert(group.form.format);
       } else if (stored.part == WeightPart::kAttention) {
         attention_width_ = std::max({attention_width_, stored.rows, stored.cols});
+        if (stored.cols == hidden_) projected_width_ = std::max(projected_width_, stored.rows);
       }
     }
     if (info.weights.empty()) expert_width_ = dense_width_ = 4 * hidden_;  // config.json alone
@@ -74,7 +75,8 @@ class Bound {
   // The residual, what a sublayer reads and writes, angles, and which keys were chosen.
   std::uint64_t shared() const {
     const std::uint64_t streams = u(info_.residual_streams);
-    std::uint64_t bytes = tokens_ * hidden_ * kFloat * (streams + 2) + tokens_ * 1024;
+    std::uint64_t bytes =
+        tokens_ * hidden_ * kFloat * (streams + (streams > 1 ? 2 : 1)) + tokens_ * 1024;
     if (streams > 1) {
       const std::uint64_t at_once = std::min<std::uint64_t>(tokens_, 256);
       bytes += tokens_ * streams * (streams + 1) * kFloat + normed(at_once, streams * hidden_) +
@@ -109,7 +111,8 @@ class Bound {
                                     packed(tokens_, heads * value, element_);
     // Before attention: the queries' latents, and the indexer's queries, keys and gates.
     const std::uint64_t index = dim("index_head_dim");
-    std::uint64_t projecting = normed(tokens_, hidden_) + 2 * normed(tokens_, attention_width_);
+    std::uint64_t projecting = normed(tokens_, hidden_) + 2 * tokens_ * projected_width_ * kFloat +
+                               normed(tokens_, projected_width_);
     if (index > 0) {
       projecting += tokens_ * (attention_width_ + 2 * index) * kFloat + normed(tokens_, hidden_) +
                     std::min(std::max(kScores, context), tokens_ * context) * kFloat +
@@ -190,6 +193,7 @@ class Bound {
   const StepShape& shape_;
   const std::uint64_t element_, tokens_, hidden_;
   std::uint64_t expert_width_ = 0, dense_width_ = 0, attention_width_ = 0;
+  std::uint64_t projected_width_ = 0;  // the most that attention makes of a residual at once
   bool mixes_experts_ = false, mixes_dense_ = false;
 };
 
