@@ -228,6 +228,12 @@ Result<SessionPlan> plan_session(SessionOptions options) {
       memory_request(options, options.threads > 0 ? options.threads : plan.cpus.threads);
   GLINT_TRY(plan.memory, plan_with_drafts(plan.info, request, options.mtp, plan.load));
   warn_of_cut_context(plan.memory, plan.info, options.context);
+  if (const AvailableMemory left = available_memory();
+      plan.memory.total() > left.bytes + resident_now()) {
+    log_warn(fmt::format("{} are planned, but {} leaves {}: the system may end this process",
+                         format_bytes(static_cast<double>(plan.memory.total())), left.source,
+                         format_bytes(static_cast<double>(left.bytes))));
+  }
   if (plan.memory.streams) {
     plan.load.streamed_experts.enabled = true;
     plan.load.streamed_experts.cache_bytes = plan.memory.expert_cache;

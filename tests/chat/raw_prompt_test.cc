@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "chat/tokenizer_prefix.h"
@@ -35,6 +36,22 @@ TEST(raw_prompt, the_tokenizers_prefix_is_put_in_front_once) {
   EXPECT_EQ(ids(raw("[gMASK]<sop>hello")), text->tokenizer().encode("[gMASK]<sop>hello"));
   EXPECT_EQ(ids(raw("hello", false)), text->tokenizer().encode("hello"));
   EXPECT_EQ(text->prepare(raw("hello"))->text, "[gMASK]<sop>hello");
+}
+
+TEST(raw_prompt, text_beyond_what_there_is_memory_to_encode_is_refused) {
+  const auto text = demo_text();
+  ChatRequest request = raw("hello");
+  request.max_prompt_bytes = 5;
+  EXPECT_TRUE(text->prepare(request).has_value());
+  request.raw_prompt = "hello!";
+  EXPECT_THAT(rendered(*text, request),
+              testing::StartsWith("error: prompt: the prompt has 6 bytes of text"));
+  ChatRequest chat;
+  chat.messages = as_json(R"([{"role": "user", "content": "hello"}])");
+  chat.max_prompt_bytes = 5;
+  EXPECT_THAT(rendered(*text, chat), testing::HasSubstr("leaves room to encode 5"));
+  chat.max_prompt_bytes = 5000;
+  EXPECT_TRUE(text->prepare(chat).has_value());
 }
 
 TEST(raw_prompt, ids_are_taken_as_they_are) {

@@ -184,6 +184,11 @@ def test_a_memory_limit_refuses_with_the_largest_context(run):
     assert fits.stdout == "17 + 25 = 42\n", fits.stderr
 
 
+def test_a_body_that_memory_has_no_room_for_is_refused(run):
+    done = run("serve", "--memory", "200MiB", "--max-body-mib", "64", "--port", "0")
+    assert done.returncode == 3 and "requests 5.00 GiB" in done.stderr
+
+
 def test_a_context_that_memory_cuts_is_told_and_auto_takes_what_fits(run):
     cut = run("run", "-p", "What is 17 + 25?", "--memory", "85MiB", "--stream-experts", "off")
     assert cut.stdout == "17 + 25 = 42\n"

@@ -233,6 +233,45 @@ TEST_F(HttpTest, oversized_bodies_are_refused_early) {
   EXPECT_EQ(chunked.response().status, 413);
 }
 
+TEST_F(HttpTest, bodies_beyond_what_memory_holds_at_once_are_turned_away) {
+  HttpOptions options;
+  options.max_body_bytes = 1024;
+  options.max_pending_bytes = 1500;
+  start(options);
+  const auto post = [](const char* path, std::size_t nbytes) {
+    return "POST " + std::string(path) +
+           " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(nbytes) + "\r\n\r\n" +
+           std::string(nbytes, 'a');
+  };
+  TestClient first(server->port()), second(server->port());
+  first.send(post("/hold", 1000));
+  auto exchange = wait_for_held();
+  second.send(post("/echo", 501));
+  EXPECT_EQ(second.response().status, 503);
+  TestClient chunked(server->port());
+  chunked.send(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n");
+  EXPECT_EQ(chunked.response().status, 503) << "it might become as long as any";
+  TestClient third(server->port());
+  third.send(post("/echo", 500));
+  EXPECT_EQ(third.response().status, 200);
+  exchange->respond(HttpResponse{200, {}, "text/plain", ""});
+  exchange.reset();
+  EXPECT_EQ(first.response().status, 200);
+  TestClient fourth(server->port()), half(server->port());
+  fourth.send(post("/echo", 1000));
+  EXPECT_EQ(fourth.response().status, 200) << "what was answered is counted no more";
+  half.send(post("/echo", 1000).substr(0, 600));
+  half.close();
+  for (int tries = 0;; ++tries) {
+    TestClient last(server->port());
+    last.send(post("/echo", 1000));
+    if (last.response().status == 200) break;
+    ASSERT_LT(tries, 200) << "nor what never came whole";
+    std::this_thread::sleep_for(10ms);
+  }
+}
+
 TEST_F(HttpTest, slow_headers_bodies_and_idle_connections_end) {
   HttpOptions options;
   options.header_timeout_s = 0.5;

@@ -1,9 +1,12 @@
 """The soak in short: a model with everything in memory, a hybrid with recurrent states, and streamed experts."""
 
+import json
 import os
 import pathlib
 import shutil
 import sys
+import tempfile
+import threading
 
 import pytest
 
@@ -28,6 +31,41 @@ def test_the_demo_model_keeps_its_promises():
 
 def test_streamed_experts_keep_theirs():
     check(soak.soak(GLINT, "demo", "150MiB", 30, options=["--stream-experts", "on", "--ctx", "1024", "--expert-history", "off"]))
+
+
+def test_a_flood_of_long_requests_stays_within_the_limit():
+    """Bodies and prompts as long as are taken and longer, of shapes that cost most, many at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = soak.Server(GLINT, "demo", ["--memory", "130MiB", "--max-queue", "1000"], folder + "/log")
+        most = int(server.metric("glint_mem_bytes", 'kind="requests"'))
+        long = {"model": "soak", "max_tokens": 1}
+        bodies = [
+            {**long, "messages": [{"role": "user", "content": "hello world, it is " * (most // 320 // 20)}]},
+            {**long, "messages": [{"role": "user", "content": "hello world, it is " * (most // 100 // 20)}]},
+            {**long, "messages": [{"role": "user", "content": "x"}] * (most // 80 // 40)},
+            {**long, "messages": [{"role": "user", "content": "x"}], "extra": [1] * (most // 80 // 4)},
+            {**long, "messages": [{"role": "user", "content": "x"}], "extra": [{"a": {}}] * (most // 80 // 12)},
+            {**long, "messages": [{"role": "user", "content": "x" * (most // 40)}]},
+            {**long, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 400, "n": 8, "logprobs": True, "top_logprobs": 20},
+        ]
+        encoded = [json.dumps(body).encode() for body in bodies]
+        statuses = []
+
+        def client(number):
+            for turn in range(6):
+                statuses.append(server.call("POST", "/v1/chat/completions", encoded[(number + turn) % len(encoded)])[0])
+
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(14)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert server.memory("VmHWM") < 130 << 20
+        assert set(statuses) <= {200, 400, 413, 429, 503} and {200, 400, 413} <= set(statuses), statuses
+        assert server.call("POST", "/v1/chat/completions", json.dumps(
+            {**long, "messages": [{"role": "user", "content": "Hello"}]}).encode())[0] == 200, "it serves on"
+        assert soak.pages(server)["leased"] == 0
+        assert server.stop() == 0
 
 
 @pytest.fixture
