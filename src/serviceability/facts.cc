@@ -104,6 +104,7 @@ Facts facts_of(const ModelProfile& p, const CheckpointFacts& files, std::optiona
   facts.set("nvfp4", p.quantisation.scheme.starts_with("NVFP4"));
   facts.set("fp8_weights", p.quantisation.float8);
   facts.set("vision", p.vision);
+  if (p.vision_parameters.value() > 0) facts.set("vision_parameters", p.vision_parameters.value());
   if (p.vision_eps) facts.set("vision_eps", *p.vision_eps);
   set_files(files, facts);
   if (gpu) facts.set("gpu", *gpu);
@@ -178,6 +179,7 @@ const std::vector<std::string_view>& fact_names() {
                                                        "v_head_dim",
                                                        "vision",
                                                        "vision_eps",
+                                                       "vision_parameters",
                                                        "vocab_size",
                                                        "weight_bytes",
                                                        "window_bytes"};

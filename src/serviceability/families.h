@@ -15,6 +15,9 @@ void read_grouped_family(ConfigView& text, ModelProfile& p);  // family_grouped.
 // Any other config: decides the class by its keys.
 void read_unknown_family(ConfigView& text, ModelProfile& p);  // family_grouped.cc
 
+// The vision tower of GLM-5.3-Flash, by its vision_config.
+Count glm5_next_tower(ConfigView& vision);  // family_hybrid.cc
+
 // ---- shared
 
 // layers, hidden_size, vocab_size, heads, the counts of MTP layers and experts.

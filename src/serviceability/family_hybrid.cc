@@ -121,6 +121,26 @@ void add_kimi_k3(ConfigView& text, ModelProfile& p, const LatentDims& d, FeedFor
 
 }  // namespace
 
+// transformers, modeling_glm5_next.py, Glm5NextVisionModel: patches, blocks with norms of each
+// head, a convolution over the cells, a gated merger.
+Count glm5_next_tower(ConfigView& vision) {
+  constexpr std::int64_t kMost = 1 << 16;
+  const auto width = [&](std::string_view key) { return Count(vision.need({key}, 1, kMost)); };
+  const Count h = width("hidden_size"), inner = width("intermediate_size"),
+              out = width("out_hidden_size");
+  const Count wide = width("projection_intermediate_size"), merge = width("spatial_merge_size");
+  const Count patch = width("patch_size"), frames = width("temporal_patch_size");
+  const Count channels = width("in_channels"), heads = width("num_heads"), depth = width("depth");
+  const Count head = h.value() / heads.value();
+  const Count bias = vision.flag({"attention_bias"}, true) ? 1 : 0;
+  const Count attention = 3 * h * (h + bias) + h * (h + bias) + 2 * head;
+  const Count mlp = 2 * inner * (h + bias) + h * (inner + bias);
+  const Count patches = h * (channels * frames * patch * patch + 1);
+  const Count downsample = out * (h * merge * merge + 1);
+  return patches + depth * (2 * h + attention + mlp) + h + downsample + out * out + 2 * out +
+         3 * out * wide;
+}
+
 void read_hybrid_family(ConfigView& text, ModelProfile& p) {
   read_sizes(text, p);
   const Json* block = text.value({"linear_attn_config"});

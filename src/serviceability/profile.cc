@@ -76,13 +76,18 @@ void read_context(ConfigView& text, ModelProfile& p) {
   if (const Status status = scaling.status(); !status) text.fail(status.error().message);
 }
 
-void read_vision(const Json& config, ModelProfile& p) {
-  const Json* vision = config.find("vision_config");
-  if (vision == nullptr || !vision->is_object()) return;
+Status read_vision(const Json& config, ModelProfile& p) {
+  const Json* json = config.find("vision_config");
+  if (json == nullptr || !json->is_object()) return {};
+  ConfigView vision(*json, "config.json: \"vision_config\"");
   p.vision = true;
-  const Json* eps = vision->find("rms_norm_eps");
-  if (eps != nullptr && eps->is_number()) p.vision_eps = eps->as_double();
-  p.notes.push_back("there is a vision tower; its parameters are not counted here");
+  p.vision_eps = vision.number({"rms_norm_eps"});
+  if (p.family == "glm5_next") {
+    p.vision_parameters = glm5_next_tower(vision);
+  } else {
+    p.notes.push_back("there is a vision tower; its parameters are not counted here");
+  }
+  return vision.status();
 }
 
 void add_up(ModelProfile& p) {
@@ -101,6 +106,7 @@ void add_up(ModelProfile& p) {
     bytes += (draft_kept ? 2 : p.quantisation.bytes_of(part.kind)) *
              static_cast<double>(part.total.value());
   }
+  bytes += 2 * static_cast<double>(p.vision_parameters.value());
   constexpr double kMost = 9.2e18;
   p.weight_bytes = static_cast<std::uint64_t>(std::min(bytes, kMost));
   p.active_weight_bytes = static_cast<std::uint64_t>(std::min(active, kMost));
@@ -185,13 +191,13 @@ Result<ModelProfile> read_profile(const Json& config, const Json& hf_quant_confi
   read_context(text, p);
   GLINT_TRY_VOID(text.status());
   if (p.experts == 0) p.router.clear();
-  read_vision(config, p);
+  GLINT_TRY_VOID(read_vision(config, p));
   note_dims(p);
   add_up(p);
   p.layouts =
       cache_layouts(p.cache, p.mtp_cache, std::max<std::int64_t>(p.dim("qk_rope_head_dim"), 0));
-  for (const Count count : {p.total_parameters + p.mtp_parameters, p.per_head_bytes, p.state_bytes,
-                            p.window_bytes, p.weight_bytes}) {
+  for (const Count count : {p.total_parameters + p.mtp_parameters, p.vision_parameters,
+                            p.per_head_bytes, p.state_bytes, p.window_bytes, p.weight_bytes}) {
     if (count.saturated())
       return corrupt(fmt::format("{}: its sizes multiply to more than 2^63", text.where()));
   }

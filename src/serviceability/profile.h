@@ -74,10 +74,11 @@ struct ModelProfile {
   ContextLimits context;
   std::int64_t mtp_layers = 0;
   Quantisation quantisation;
-  // About: from the parameters and what is declared, MTP included, vision not.
+  // About: from the parameters and what is declared, MTP and a tower that is counted included.
   Count weight_bytes, active_weight_bytes;
 
   bool vision = false;
+  Count vision_parameters;  // 0: not counted
   std::optional<double> vision_eps;
   std::optional<std::int64_t> index_topk, index_pool;
   std::int64_t least_compression = 0;  // of the compressed layers; 0: there are none

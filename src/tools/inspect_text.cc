@@ -109,14 +109,16 @@ void say_what(const InspectReport& report, TextSheet& sheet) {
   say_heads(report, sheet);
   if (report.profile) say_experts(*report.profile, sheet);
   say_mtp(report, sheet);
-  if (report.info && report.info->images) {
+  if (report.info && report.info->images && report.has_weights) {
     const ImageInput& images = *report.info->images;
     sheet.line("Vision",
                fmt::format("{} parameters in {}: images become a token for {} x {} pixels",
                            millions(images.parameters), bytes(images.weight_bytes),
                            images.patch_size * images.merge, images.patch_size * images.merge));
   } else if (report.profile && report.profile->vision) {
-    sheet.line("Vision", "there is a tower");
+    const std::uint64_t count = report.profile->vision_parameters.value();
+    sheet.line("Vision", count > 0 ? fmt::format("a tower of {} parameters", millions(count))
+                                   : "there is a tower");
   }
   say_context(report, sheet);
 }

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "../base/temp_folder.h"
+#include "../checkpoint/gguf_bytes.h"
 #include "configs.h"
 
 namespace glint {
@@ -76,6 +77,35 @@ TEST(ModelFiles, a_gguf_header_of_heads_is_one_too) {
   EXPECT_EQ(p.attention, AttentionKind::kGqa);
   EXPECT_EQ(p.layouts.front().bytes_per_token,
             profile_of(open(data("gguf/glm4_moe.gguf")).config).layouts.front().bytes_per_token);
+}
+
+// What llama.cpp's converter writes of GLM-5 (architecture glm-dsa), which glint does not run.
+TEST(ModelFiles, a_gguf_header_of_an_architecture_that_does_not_run_is_one_too) {
+  GgufWriter writer;
+  const std::string a = "glm-dsa.";
+  writer.text("general.architecture", "glm-dsa").u32(a + "block_count", 79);
+  writer.u32(a + "nextn_predict_layers", 1).u32(a + "embedding_length", 6144);
+  writer.u32(a + "context_length", 202752).u32(a + "vocab_size", 154880);
+  writer.u32(a + "feed_forward_length", 12288).u32(a + "expert_feed_forward_length", 2048);
+  writer.u32(a + "expert_count", 256).u32(a + "expert_used_count", 8);
+  writer.u32(a + "expert_shared_count", 1).u32(a + "leading_dense_block_count", 3);
+  writer.u32(a + "expert_gating_func", 2);
+  writer.u32(a + "attention.head_count", 64).u32(a + "attention.head_count_kv", 1);
+  writer.u32(a + "attention.q_lora_rank", 2048).u32(a + "attention.kv_lora_rank", 512);
+  writer.u32(a + "attention.key_length", 576).u32(a + "attention.value_length", 512);
+  writer.u32(a + "attention.key_length_mla", 256).u32(a + "attention.value_length_mla", 256);
+  writer.u32(a + "rope.dimension_count", 64).u32(a + "attention.indexer.head_count", 32);
+  writer.u32(a + "attention.indexer.key_length", 128).u32(a + "attention.indexer.top_k", 2048);
+  const TempFolder folder;
+  const auto path = folder.path() / "GLM-5.gguf";
+  std::ofstream(path, std::ios::binary) << writer.file();
+  EXPECT_FALSE(Checkpoint::open(path, false));
+  const auto files = read_model_files(path);
+  ASSERT_TRUE(files) << files.error().message;
+  const ModelProfile p = profile_of(files->config), released = profile_of("glm-5");
+  EXPECT_EQ(p.family, "glm_moe_dsa");
+  EXPECT_EQ(p.total_parameters.value(), released.total_parameters.value());
+  EXPECT_EQ(p.layouts.front().with_mtp, released.layouts.front().with_mtp);
 }
 
 }  // namespace

@@ -114,6 +114,25 @@ TEST(Parameters, from_shapes_are_those_that_are_published) {
   }
 }
 
+TEST(Parameters, of_a_vision_tower_are_counted_where_its_shapes_are_known) {
+  const ModelProfile p = profile_of("glm-5.3-flash");
+  const double all = static_cast<double>(p.total_parameters.value() + p.mtp_parameters.value() +
+                                         p.vision_parameters.value());
+  EXPECT_NEAR(all / 1e9, 321, 0.5);  // "321B"
+  EXPECT_EQ(profile_of("kimi-k3").vision_parameters.value(), 0u);
+  Json config = load_config("glm-5.3-flash"), vision = *config.find("vision_config");
+  vision.set("depth", -3);
+  config.set("vision_config", vision);
+  EXPECT_THAT(read_profile(config).error().message, HasSubstr("\"depth\" must be"));
+}
+
+TEST(CacheReads, are_bounded_by_what_an_indexer_chooses) {
+  EXPECT_EQ(cache_read_bytes(profile_of("glm-4.7-flash"), 1000), 54144e3);
+  EXPECT_EQ(cache_read_bytes(profile_of("glm-5"), 10000), 78 * (2048 * 1152.0 + 10000 * 256.0));
+  EXPECT_EQ(cache_read_bytes(profile_of("glm-5"), 100), 109824e2);
+  EXPECT_EQ(cache_read_bytes(profile_of("kimi-linear"), 10), 43417600 + 80640);
+}
+
 TEST(WeightBytes, follow_what_the_config_declares) {
   // The files that are published: 1,560,936,091,448 bytes with a tower of 0.4 GB, and 148.65 GiB.
   EXPECT_NEAR(static_cast<double>(profile_of("kimi-k3").weight_bytes.value()), 1.560936e12, 1e9);

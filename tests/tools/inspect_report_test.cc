@@ -62,6 +62,16 @@ TEST(Profile, counts_the_cache_of_released_models_as_the_families_do) {
   }
 }
 
+TEST(Profile, counts_a_vision_tower_as_its_tensors_do) {
+  const auto folder = std::filesystem::path(GLINT_TEST_DATA) / "golden" / "glm5_next";
+  const auto checkpoint = Checkpoint::open(folder);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  const auto info = describe_model(**checkpoint);
+  const auto profile = read_profile((*checkpoint)->config());
+  ASSERT_TRUE(info && profile && info->images);
+  EXPECT_EQ(profile->vision_parameters.value(), info->images->parameters);
+}
+
 TEST(Gpu, is_told_by_name_or_capability) {
   EXPECT_EQ(*parse_gpu("sm120"), 120);
   EXPECT_EQ(*parse_gpu("SM_90"), 90);
