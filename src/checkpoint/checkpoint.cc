@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -89,13 +91,33 @@ std::string file_of(const TensorRef& tensor) {
   return tensor.file->path().filename().string();
 }
 
-Result<std::vector<TensorRef>> open_shard(const fs::path& folder, const std::string& name) {
-  GLINT_TRY(auto file, MappedFile::open(folder / name));
-  return parse_safetensors(std::move(file));
+// What a file will be read for: kHeaders, its header and a few tensors here and there, for which
+// systems must not read megabytes ahead; kWeights, all of it.
+enum class Reading { kHeaders, kWeights };
+
+void advise(const MappedFile& file, std::size_t bytes, int advice) {
+  ::madvise(const_cast<std::byte*>(file.bytes().data()), std::min(bytes, file.bytes().size()),
+            advice);  // a hint: failing changes nothing
 }
 
-Status add_shard(const fs::path& folder, const std::string& name, TensorMap& tensors) {
-  GLINT_TRY(std::vector<TensorRef> shard, open_shard(folder, name));
+Result<std::vector<TensorRef>> open_shard(const fs::path& folder, const std::string& name,
+                                          Reading reading) {
+  GLINT_TRY(auto file, MappedFile::open(folder / name));
+  const std::size_t size = file->bytes().size();
+  advise(*file, size, MADV_RANDOM);
+  std::uint64_t header = 0;  // little-endian, in front of it
+  if (size >= sizeof(header)) {
+    std::memcpy(&header, file->bytes().data(), sizeof(header));
+    advise(*file, static_cast<std::size_t>(std::min<std::uint64_t>(header, size)), MADV_WILLNEED);
+  }
+  GLINT_TRY(std::vector<TensorRef> tensors, parse_safetensors(file));
+  if (reading == Reading::kWeights) advise(*file, size, MADV_NORMAL);
+  return tensors;
+}
+
+Status add_shard(const fs::path& folder, const std::string& name, Reading reading,
+                 TensorMap& tensors) {
+  GLINT_TRY(std::vector<TensorRef> shard, open_shard(folder, name, reading));
   for (TensorRef& tensor : shard) {
     std::string key = tensor.name;
     const auto [place, inserted] = tensors.try_emplace(std::move(key), std::move(tensor));
@@ -139,7 +161,7 @@ Status check_promises(const fs::path& folder, const WeightFiles& weights,
 // Some checkpoints keep their MTP layer in a file that their index forgets. Returns whether any of
 // it was taken.
 bool add_forgotten_mtp(const fs::path& folder, const Json& config, TensorMap& tensors) {
-  auto shard = open_shard(folder, kMtpName);
+  auto shard = open_shard(folder, kMtpName, Reading::kWeights);
   if (!shard) {
     log_warn(fmt::format("{} is ignored: {}", kMtpName, shard.error().message));
     return false;
@@ -246,7 +268,9 @@ Status Checkpoint::read_weights(bool required) {
     GLINT_TRY(const auto files, list_files(folder_));
     return no_weights(folder_, files);
   }
-  for (const std::string& name : weights.names) GLINT_TRY_VOID(add_shard(folder_, name, tensors_));
+  const Reading reading = required ? Reading::kWeights : Reading::kHeaders;
+  for (const std::string& name : weights.names)
+    GLINT_TRY_VOID(add_shard(folder_, name, reading, tensors_));
   GLINT_TRY_VOID(check_promises(folder_, weights, tensors_));
   if (has_index_ && std::erase(weights.unlisted, kMtpName) != 0 &&
       add_forgotten_mtp(folder_, config_, tensors_)) {

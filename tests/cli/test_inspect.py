@@ -148,7 +148,7 @@ def test_headers_of_a_hundred_files_take_less_than_a_second(run, tmp_path):
     # The total that the released checkpoint's headers report: 31.22 billion.
     assert round((report["parameters"]["total"] + report["parameters"]["mtp"]) / 1e7) == 3122
     assert report["weights"]["bytes"] > 59_000_000_000 and report["mtp"]["present"]
-    assert took < 3, took  # 0.3 s on two cores with nothing else to do
+    assert took < 1, took  # 0.2 s, with the headers not in memory yet
 
 
 def test_a_config_takes_less_than_fifty_milliseconds(run):
