@@ -140,6 +140,14 @@ struct AttendKernels {
   std::size_t (*scratch_bytes)(int rows, int dk, int dv) noexcept = nullptr;
 };
 
+// Rows of one format of tensor/row_format.h, which defines every bit.
+struct RowKernels {
+  void (*pack)(const float* x, int width, std::byte* row) noexcept = nullptr;
+  // `count` rows, `stride` bytes apart, to out [count, width].
+  void (*unpack)(const std::byte* rows, std::size_t stride, int count, int width,
+                 glint::bf16* out) noexcept = nullptr;
+};
+
 struct KernelTable {
   Isa isa = Isa::kScalar;
 
@@ -167,6 +175,9 @@ struct KernelTable {
   void (*attend_merge)(int rows, int dv, float* max_a, float* sum_a, float* out_a,
                        std::size_t stride_a, const float* max_b, const float* sum_b,
                        const float* out_b, std::size_t stride_b) noexcept = nullptr;
+
+  RowKernels fp8_rows;
+  RowKernels fp4_rows;
 
   // y = w * x / sqrt(mean(x^2) + eps), n values; y may be x.
   void (*rms_norm)(const float* x, const float* w, int n, float eps, float* y) noexcept = nullptr;

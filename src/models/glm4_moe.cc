@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "models/cache_format.h"
 #include "models/config_reader.h"
 #include "models/layers/decoder_model.h"
 #include "models/layers/gqa.h"
@@ -125,7 +126,8 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
                     {"rotary_dim", m.rotary_dim, true},
                     {"heads_per_kv_head", m.group(), true},
                     {"cache_width", m.cache_width(), true}};
-  info.cache = {"kv_heads", c.decoder.num_layers, size(m.cache_width()) * sizeof(bf16)};
+  info.cache = cache_specs("kv_heads", c.decoder.num_layers,
+                           {.width = m.head_dim, .count = 2 * m.num_kv_heads});
   describe_decoder(c.decoder,
                    static_cast<std::uint64_t>(c.decoder.num_layers) * attention_parameters(c),
                    checkpoint, info);
@@ -146,9 +148,9 @@ class Glm4Moe final : public DecoderModel {
 
  private:
   void attention(const AttentionStep& step, const float* x, float* y) const override {
-    gqa_attention(step.exec, dims_, self_attn_[size(step.layer)], step.input_layernorm,
-                  dims_.norm_eps,
-                  {step.batch, step.cache, step.layer, step.rope, compute(), step.first_key}, x, y);
+    gqa_attention(
+        step.exec, dims_, self_attn_[size(step.layer)], step.input_layernorm, dims_.norm_eps,
+        {step.batch, step.cache, step.layer, step.rope, cache_rows(), step.first_key}, x, y);
   }
 
   GqaDims dims_;

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "models/cache_format.h"
 #include "models/config_reader.h"
 #include "models/layers/decoder_model.h"
 #include "models/layers/mla.h"
@@ -104,7 +105,7 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
                     {"v_head_dim", c.mla.v_head_dim, false},
                     {"kv_lora_rank", c.mla.kv_lora_rank, false},
                     {"cache_width", c.mla.cache_width(), true}};
-  info.cache = {"mla_latent", c.decoder.num_layers, size(c.mla.cache_width()) * sizeof(bf16)};
+  info.cache = cache_specs("mla_latent", c.decoder.num_layers, {.width = c.mla.cache_width()});
   describe_decoder(c.decoder,
                    static_cast<std::uint64_t>(c.decoder.num_layers) * mla_parameters(c.mla),
                    checkpoint, info);
@@ -132,8 +133,8 @@ class Glm4MoeLite final : public DecoderModel {
   void attention(const AttentionStep& step, const float* x, float* y) const override {
     mla_attention(
         step.exec, dims_, self_attn_[size(step.layer)], step.input_layernorm, input_eps_,
-        {step.batch, step.cache, step.layer, step.rope, compute(), latent_form_, step.first_key}, x,
-        y);
+        {step.batch, step.cache, step.layer, step.rope, cache_rows(), latent_form_, step.first_key},
+        x, y);
   }
 
   MlaDims dims_;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <optional>
 
+#include "models/cache_format.h"
 #include "models/config_reader.h"
 #include "models/layers/decoder_model.h"
 #include "models/layers/kda.h"
@@ -294,21 +295,28 @@ struct StateLayout {
   }
 };
 
-// A page of a layer holds its latents, then the keys of the pools that end in it.
-std::size_t row_bytes(const Config& c, Compute compute) {
-  const std::size_t element = compute == Compute::kF32 ? sizeof(float) : sizeof(bf16);
-  std::size_t bytes = size(c.mla.cache_width()) * element;
+// A page of a layer holds its latents, then the keys of the pools that end in it, which are
+// elements whatever the latents' format is: they are few, and what is chosen hangs on them.
+std::size_t row_bytes(const Config& c, CacheFormat format, Compute compute) {
+  std::size_t bytes = row_bytes(row_format(format, compute), c.mla.cache_width());
   if (c.indexer) bytes += (kpool_keys_bytes(*c.indexer, compute) + kPageSize - 1) / kPageSize;
   return bytes;
 }
 
-CacheSpec cache_spec_of(const Config& c, Compute compute, bool draft) {
-  CacheSpec spec{"mla_latent", c.num_full() + (draft ? 1 : 0), row_bytes(c, compute)};
+CacheSpec cache_spec_of(const Config& c, CacheFormat format, Compute compute, bool draft) {
+  CacheSpec spec{"mla_latent", c.num_full() + (draft ? 1 : 0), row_bytes(c, format, compute)};
   const StateLayout layout(c, compute, draft);
   spec.state_bytes = layout.state_bytes;
   spec.snapshot_bytes = layout.snapshot_bytes;
   if (draft && c.indexer) spec.page_model_bytes = kpool_page_bytes(*c.indexer);
   return spec;
+}
+
+CacheSpecs cache_specs_of(const Config& c, bool draft) {
+  const auto spec = [&](CacheFormat format) {
+    return cache_spec_of(c, format, Compute::kBf16, draft);
+  };
+  return {spec(CacheFormat::kBf16), spec(CacheFormat::kFp8), spec(CacheFormat::kFp4)};
 }
 
 // ---- weights
@@ -412,12 +420,14 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
     info.chosen_keys = c.indexer->topk;
   }
   if (c.decoder.hyper) info.residual_streams = c.decoder.hyper->streams;
-  info.cache = cache_spec_of(c, Compute::kBf16, false);
+  info.cache = cache_specs_of(c, false);
   describe_decoder(c.decoder, attention_parameters(c), checkpoint, info);
   if (info.mtp_present) {
-    const std::size_t engine_bytes = info.draft.cache.page_state_bytes;
-    info.draft.cache = cache_spec_of(c, Compute::kBf16, true);
-    info.draft.cache.page_state_bytes = engine_bytes + info.draft.cache.page_model_bytes;
+    const std::size_t engine_bytes = info.draft.cache.bf16.page_state_bytes;
+    info.draft.cache = cache_specs_of(c, true);
+    for_each_format(info.draft.cache, [&](CacheFormat, CacheSpec& spec) {
+      spec.page_state_bytes = engine_bytes + spec.page_model_bytes;
+    });
   }
   if (lacks_indexer(c, checkpoint)) {
     info.notes.push_back(
@@ -433,7 +443,7 @@ ModelInfo describe(const Config& c, const Checkpoint& checkpoint) {
   info.notes.push_back(
       fmt::format("a running sequence carries {} bytes of recurrent state however long it is; a "
                   "snapshot of it, {} bytes, is where a cached prefix can be taken up",
-                  info.cache.state_bytes, info.cache.snapshot_bytes));
+                  info.cache.bf16.state_bytes, info.cache.bf16.snapshot_bytes));
   return info;
 }
 
@@ -458,8 +468,8 @@ class Glm5Next final : public DecoderModel {
   }
 
   CacheSpec cache_spec() const override {
-    CacheSpec spec = cache_spec_of(config_, compute(), can_draft());
-    if (can_draft()) spec.page_state_bytes = info().draft.cache.page_state_bytes;
+    CacheSpec spec = cache_spec_of(config_, cache_format(), compute(), can_draft());
+    if (can_draft()) spec.page_state_bytes = info().draft.cache.bf16.page_state_bytes;
     return spec;
   }
 
@@ -513,8 +523,8 @@ class Glm5Next final : public DecoderModel {
 
   void latent_attention(const AttentionStep& step, const KpoolStep* pools, const float* x,
                         float* y) const {
-    MlaStep mla{step.batch,     step.cache, cache_layer_[size(step.layer)],
-                step.rope,      compute(),  latent_form_,
+    MlaStep mla{step.batch,     step.cache,   cache_layer_[size(step.layer)],
+                step.rope,      cache_rows(), latent_form_,
                 step.first_key, pools};
     mla_attention(step.exec, config_.mla, self_attn_[size(step.layer)], step.input_layernorm,
                   config_.decoder.rms_norm_eps, mla, x, y);

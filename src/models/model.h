@@ -65,6 +65,21 @@ struct ImageInput {
   int hidden_size = 0, intermediate_size = 0;      // of it
 };
 
+// How the rows of the cache are stored (tensor/row_format.h). kBf16 with float32 compute: float32.
+enum class CacheFormat { kBf16, kFp8, kFp4 };
+
+// What a model caches, in each format.
+struct CacheSpecs {
+  CacheSpec bf16;
+  std::optional<CacheSpec> fp8 = {}, fp4 = {};  // empty: the model has no such rows
+  // Null: as above.
+  const CacheSpec* find(CacheFormat format) const {
+    if (format == CacheFormat::kBf16) return &bf16;
+    const std::optional<CacheSpec>& spec = format == CacheFormat::kFp8 ? fp8 : fp4;
+    return spec ? &*spec : nullptr;
+  }
+};
+
 // What a model is and costs, from its config (and headers when there are any): the source of
 // `inspect` and of plans.
 struct ModelInfo {
@@ -99,7 +114,7 @@ struct ModelInfo {
   int residual_streams = 1;          // a token's residual is so many times as wide as it is
   int chosen_keys = 0;               // most that sparse attention reads; 0: it reads all
   bool tied_embedding = false;       // the embedding is the head too
-  CacheSpec cache;                   // as Model::cache_spec() of a model loaded with bf16 compute
+  CacheSpecs cache;                  // as Model::cache_spec() of a model loaded with bf16 compute
   std::optional<ImageInput> images;  // for models with a vision tower
   // What the draft layer adds; zeros where the checkpoint has none.
   struct Draft {
@@ -107,7 +122,7 @@ struct ModelInfo {
     // Of its own embedding and head, which are loaded only where they differ from the model's.
     std::uint64_t copy_bytes = 0;
     std::uint64_t active_weight_bytes = 0;  // read per drafted token, the head included
-    CacheSpec cache;                        // in place of the above
+    CacheSpecs cache;                       // in place of the above
   } draft;
   std::vector<std::string> notes;
 };
@@ -132,6 +147,7 @@ enum class DraftLayer { kOff, kIfPresent, kRequired };
 
 struct LoadOptions {
   Compute compute = Compute::kBf16;
+  CacheFormat cache_format = CacheFormat::kBf16;
   LatentForm latent_form = LatentForm::kByCost;  // kAbsorbed is what --deterministic pins
   WeightPlacement placement = WeightPlacement::kResident;
   WeightQuant quant = WeightQuant::kAsIs;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "checkpoint/quant_config.h"
+#include "models/cache_format.h"
 #include "models/expert_store.h"
 #include "models/glm4_moe.h"
 #include "models/glm4_moe_lite.h"
@@ -59,6 +60,10 @@ Status check_model(const Checkpoint& checkpoint, DraftLayer draft) {
 Result<std::unique_ptr<Model>> load_model(std::shared_ptr<const Checkpoint> checkpoint,
                                           const LoadOptions& options) {
   GLINT_TRY(const Family* family, find_family(*checkpoint));
+  if (options.cache_format != CacheFormat::kBf16) {
+    GLINT_TRY(const ModelInfo info, family->describe(*checkpoint));
+    GLINT_TRY_VOID(check_cache_format(info, options.cache_format));
+  }
   if (!options.streamed_experts.enabled) return family->load(std::move(checkpoint), options);
   LoadOptions with_store = options;
   GLINT_TRY(with_store.expert_store, ExpertStore::create(checkpoint, options));

@@ -1,17 +1,19 @@
 // Causal attention of a step's queries over paged keys and values. Keys are cut into spans of
 // kAttendSpan by absolute position and partial results are merged in that order, so a query's
-// result depends on its own keys only. The same for queries that see chosen keys.
+// result depends on its own keys only. The same for queries that see chosen keys. Packed rows
+// (ops/cache_rows.h) are unpacked a span at a time, into the scratch memory of who multiplies them.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
+#include "ops/cache_rows.h"
 #include "ops/matmul.h"
 
 namespace glint {
 
 // Where the keys and values of one kv head of one sequence are, page by page (kAttendPage keys
-// each).
+// each). Values on the pages of the keys are their first elements.
 struct KeyValuePages {
   std::span<const std::byte* const> k_pages;
   std::size_t k_stride = 0;  // bytes between keys
@@ -21,7 +23,7 @@ struct KeyValuePages {
 
 // `rows_per_query` query rows (heads) share the keys of each query position.
 struct AttentionJob {
-  const void* q = nullptr;       // [num_queries, rows_per_query, dk]; element type of the cache
+  const void* q = nullptr;       // [num_queries, rows_per_query, dk]; elements of the cache's rows
   std::size_t q_row_stride = 0;  // elements between heads
   std::size_t q_stride = 0;      // elements between queries
   int num_queries = 0;
@@ -36,15 +38,13 @@ struct AttentionJob {
   std::size_t out_stride = 0;
 };
 
-// All jobs in few parallel regions. `kernels` matches the element type. All jobs have the same dk
-// and dv.
-void attend(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
-            std::span<const AttentionJob> jobs);
+// All jobs in few parallel regions. All of them have the same dk and dv.
+void attend(Exec& exec, const CacheRows& rows, std::span<const AttentionJob> jobs);
 
 // One query, whose rows (heads) see the keys at some positions only. Values are the first dv
 // elements of keys.
 struct SelectedJob {
-  const void* q = nullptr;                  // [rows, dk], dense; element type of the cache
+  const void* q = nullptr;                  // [rows, dk], dense; elements of the cache's rows
   std::span<const std::int32_t> positions;  // ascending, not empty
   std::span<const std::byte* const> pages;  // kAttendPage keys each
   float* out = nullptr;                     // [rows, dv], dense, divided by the sums
@@ -59,7 +59,7 @@ struct SelectedShape {
 };
 
 // Keys are cut into spans of kAttendSpan in the order of a query's own positions.
-void attend_selected(Exec& exec, const AttendKernels& kernels, std::size_t element_bytes,
-                     const SelectedShape& shape, std::span<const SelectedJob> jobs);
+void attend_selected(Exec& exec, const CacheRows& rows, const SelectedShape& shape,
+                     std::span<const SelectedJob> jobs);
 
 }  // namespace glint

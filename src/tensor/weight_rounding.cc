@@ -82,15 +82,20 @@ float round_to_integers(std::span<const float> weights, int bits, std::span<std:
 
 std::uint8_t e4m3_from_float(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  const auto sign = static_cast<std::uint8_t>(bits >> 24 & 0x80u);
-  const float magnitude = std::fabs(value);
-  if (std::isnan(value)) return static_cast<std::uint8_t>(sign | 0x7fu);
-  if (magnitude >= 448.0f) return static_cast<std::uint8_t>(sign | 0x7eu);
-  // A normal value has three bits behind its first one; below 2^-6 steps are of 2^-9.
-  const int exponent = std::max(std::ilogb(std::max(magnitude, 0x1p-9f)), -6);
-  const float steps = round_whole(std::ldexp(magnitude, 3 - exponent));  // 8 to 16, less below 2^-6
-  const int code = (exponent + 6) * 8 + static_cast<int>(steps);  // a carry moves on by itself
-  return static_cast<std::uint8_t>(sign | static_cast<unsigned>(code));
+  const std::uint32_t sign = bits >> 24 & 0x80u;
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<std::uint8_t>(sign | 0x7fu);
+  if (magnitude >= std::bit_cast<std::uint32_t>(448.0f))
+    return static_cast<std::uint8_t>(sign | 0x7eu);
+  if (magnitude < std::bit_cast<std::uint32_t>(0x1p-6f)) {
+    // The unit of e4m3 there is 2^-9, that of float32 from 2^14 on: adding that rounds to it.
+    const float sum = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return static_cast<std::uint8_t>(
+        sign | (std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(0x1p14f)));
+  }
+  // Three bits of the fraction remain, and the exponent is biased by 120 less.
+  return static_cast<std::uint8_t>(
+      sign | (magnitude - (120u << 23) + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20);
 }
 
 }  // namespace glint

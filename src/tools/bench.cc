@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "models/cache_format.h"
 #include "ops/kernel_name.h"
 
 namespace glint {
@@ -13,8 +14,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Two bf16 values of moderate size, either sign: plausible rows for bf16 and float32 caches alike.
-std::uint32_t made_up_values(std::mt19937& random) {
+// Plausible rows: two bf16 values of moderate size, either sign, which float32 caches take too. In
+// packed rows any byte may be a scale: bytes that are moderate whatever they are.
+std::uint32_t made_up_values(CacheFormat format, std::mt19937& random) {
+  if (format != CacheFormat::kBf16) return (random() & 0x07070707U) | 0x38383838U;
   return (random() & 0x807f807fU) | 0x3e803e80U;
 }
 
@@ -42,7 +45,8 @@ class Driver {
     for (const PageId page : cache.pages()) {
       for (int layer = 0; layer < spec.num_layers; ++layer) {
         auto* row = reinterpret_cast<std::uint32_t*>(session_.cache->rows(page, layer));
-        std::generate_n(row, words, [&] { return made_up_values(random_); });
+        std::generate_n(row, words,
+                        [&] { return made_up_values(session_.plan.load.cache_format, random_); });
       }
     }
     cache.commit(random_tokens(made_up));
@@ -242,8 +246,10 @@ BenchFloor bench_floor(const BenchModel& model, const BenchResult& test,
   const double attention = 2.0 * keys * info.num_layers * info.num_heads * key_and_value;
   const ActiveParameters active = active_parameters(model, !test.prefill);
   const double step_tokens = test.prefill ? test.tokens : test.parallel;  // at best
-  const double cache_bytes = static_cast<double>(info.cache.bytes_per_token()) * keys *
-                             (model.compute == Compute::kF32 ? 2 : 1);
+  const double cache_bytes =
+      static_cast<double>(info.cache.find(model.cache_format)->bytes_per_token() *
+                          row_factor(model.cache_format, model.compute)) *
+      keys;
   const double float_flops = 2.0 * active.floats + attention, int8_flops = 2.0 * active.int8;
   BenchFloor floor;
   floor.flops_per_token = float_flops + int8_flops;

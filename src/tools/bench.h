@@ -56,6 +56,7 @@ struct BenchModel {
   const ModelInfo& info;
   const std::vector<PlacedGroup>& weights;
   Compute compute = Compute::kBf16;
+  CacheFormat cache_format = CacheFormat::kBf16;
 };
 
 // The weights of one type and form that products read.

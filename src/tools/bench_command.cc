@@ -145,10 +145,11 @@ void print_head(const Session& session, const std::vector<WeightUse>& uses,
   const SessionOptions& used = session.plan.options;
   const ModelInfo& info = session.plan.info;
   const auto print = [](const std::string& line) { std::puts(line.c_str()); };
-  print(fmt::format("{} ({:.2f} M parameters, {:.2f} M active), {}, {} threads, {} compute",
-                    info.family, static_cast<double>(info.total_parameters) / 1e6,
-                    static_cast<double>(info.active_parameters) / 1e6, used.isa, used.threads,
-                    used.compute));
+  print(
+      fmt::format("{} ({:.2f} M parameters, {:.2f} M active), {}, {} threads, {} compute, {} cache",
+                  info.family, static_cast<double>(info.total_parameters) / 1e6,
+                  static_cast<double>(info.active_parameters) / 1e6, used.isa, used.threads,
+                  used.compute, used.kv_cache));
   for (const WeightUse& use : uses) {
     print(fmt::format("{} weights, {}: {}", use_name(use),
                       format_bytes(static_cast<double>(use.bytes)), use.kernel));
@@ -243,6 +244,7 @@ Json report_json(const Session& session, const std::vector<WeightUse>& uses, con
   json.set("isa", session.plan.options.isa);
   json.set("threads", session.plan.options.threads);
   json.set("compute", session.plan.options.compute);
+  json.set("kv_cache", session.plan.options.kv_cache);
   json.set("chunk", session.plan.alone_chunk);
   json.set("weights", uses_json(uses));
   json.set("machine", std::move(rates));
@@ -286,7 +288,7 @@ int run(BenchOptions& options) {
   if (!session) return complain(session.error().message, refusal_exit_code(session.error()));
   const SessionPlan& plan = (*session)->plan;
   const std::vector<PlacedGroup> weights = place_weights(plan.info, plan.load);
-  const BenchModel model{plan.info, weights, plan.load.compute};
+  const BenchModel model{plan.info, weights, plan.load.compute, plan.load.cache_format};
   const std::vector<WeightUse> uses = weights_in_use(model, plan.isa);
   const Machine machine = probe(**session);
   if (!options.json) print_head(**session, uses, machine);

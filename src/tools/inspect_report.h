@@ -64,14 +64,14 @@ struct InspectReport {
   std::vector<EngineAnswer> engines;  // glint's own first
   std::vector<DecidedRule> traps;
 
-  const CacheSpec& cache() const { return info->cache; }
+  const CacheSpec& cache() const { return info->cache.bf16; }
   double weight_bytes_per_token() const;  // read by a token at batch 1; about, without weights
   std::uint64_t bytes_per_token() const;
   std::uint64_t bytes_per_sequence() const;
   std::uint64_t state_bytes() const;                    // of all sequences
   std::uint64_t cache_bytes() const;                    // of all sequences
   std::uint64_t tokens(std::uint64_t per_token) const;  // times context and sequences
-  bool can_guess() const { return info->mtp_present && info->draft.cache.num_layers > 0; }
+  bool can_guess() const { return info->mtp_present && info->draft.cache.bf16.num_layers > 0; }
 };
 
 // Reads headers only. The report says itself where the model is refused. Errors: the table of

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/numa.h"
 #include "checkpoint/gguf.h"
+#include "models/cache_format.h"
 #include "models/registry.h"
 #include "tools/demo_model.h"
 #include "tools/flags.h"
@@ -88,7 +89,7 @@ Status check_numa(const SessionOptions& options) {
 // What `load` does about the draft layer. Nothing of the weights is read yet.
 Status plan_drafts(const ModelInfo& info, MtpOptions& mtp, LoadOptions& load) {
   if (mtp.mode == DraftMode::kOff) return {};
-  const bool can_load = info.draft.cache.num_layers > 0;
+  const bool can_load = info.draft.cache.bf16.num_layers > 0;
   if (info.mtp_present && can_load) {
     load.draft = mtp.required ? DraftLayer::kRequired : DraftLayer::kIfPresent;
     return {};
@@ -121,19 +122,21 @@ Result<MemoryPlan> plan_with_drafts(const ModelInfo& info, MemoryRequest request
                                     LoadOptions& load) {
   const AvailableMemory available = available_memory();
   request.load = load;
-  if (load.draft == DraftLayer::kOff) return plan_memory(info, info.cache, request, available);
+  const CacheSpec& cache = *info.cache.find(load.cache_format);
+  if (load.draft == DraftLayer::kOff) return plan_memory(info, cache, request, available);
+  const CacheSpec& draft_cache = *info.draft.cache.find(load.cache_format);
   if (request.streaming == ExpertStreaming::kAuto && !mtp.required) {
     MemoryRequest apart = request;
     apart.streaming = ExpertStreaming::kOff;
-    auto with = plan_memory(info, info.draft.cache, apart, available);
+    auto with = plan_memory(info, draft_cache, apart, available);
     if (with.has_value() || with.error().code != ErrorCode::kExhausted) return with;
     apart.load.draft = DraftLayer::kOff;
-    if (plan_memory(info, info.cache, apart, available)) request.streaming = ExpertStreaming::kOff;
+    if (plan_memory(info, cache, apart, available)) request.streaming = ExpertStreaming::kOff;
   }
-  auto with = plan_memory(info, info.draft.cache, request, available);
+  auto with = plan_memory(info, draft_cache, request, available);
   if (with.has_value() || with.error().code != ErrorCode::kExhausted || mtp.required) return with;
   request.load.draft = DraftLayer::kOff;
-  GLINT_TRY(MemoryPlan without, plan_memory(info, info.cache, request, available));
+  GLINT_TRY(MemoryPlan without, plan_memory(info, cache, request, available));
   log_warn(
       fmt::format("MTP is off: the draft layer does not fit memory ({})", with.error().message));
   load.draft = DraftLayer::kOff;
@@ -172,6 +175,8 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& model) {
 LoadOptions load_options(const SessionOptions& options) {
   LoadOptions load;
   load.compute = options.compute == "f32" ? Compute::kF32 : Compute::kBf16;
+  load.cache_format =
+      cache_format_from_name(options.kv_cache).value_or(CacheFormat::kBf16);  // of "auto"
   if (options.deterministic) load.latent_form = LatentForm::kAbsorbed;
   load.placement = options.mapped_weights ? WeightPlacement::kMapped : WeightPlacement::kResident;
   if (options.weights == "q8") load.quant = WeightQuant::kQ8;
@@ -223,6 +228,7 @@ Result<SessionPlan> plan_session(SessionOptions options) {
     GLINT_TRY(plan.text, load_text(*plan.checkpoint, options.chat_template, options.text_options));
   }
   plan.load = load_options(options);
+  GLINT_TRY_VOID(check_cache_format(plan.info, plan.load.cache_format));
   GLINT_TRY_VOID(plan_drafts(plan.info, options.mtp, plan.load));
   const MemoryRequest request =
       memory_request(options, options.threads > 0 ? options.threads : plan.cpus.threads);
@@ -242,6 +248,7 @@ Result<SessionPlan> plan_session(SessionOptions options) {
   }
 
   options.isa = isa_name(plan.isa);
+  options.kv_cache = cache_format_name(plan.load.cache_format);
   options.threads = pick_threads(options.threads, plan.cpus);
   options.context = plan.memory.context;
   plan.alone_chunk = plan.memory.chunk;
@@ -269,7 +276,9 @@ std::filesystem::path expert_history_path(const std::string& wanted, const Check
 }
 
 const CacheSpec& cache_spec(const SessionPlan& plan) {
-  return plan.load.draft == DraftLayer::kOff ? plan.info.cache : plan.info.draft.cache;
+  const CacheSpecs& specs =
+      plan.load.draft == DraftLayer::kOff ? plan.info.cache : plan.info.draft.cache;
+  return *specs.find(plan.load.cache_format);
 }
 
 EngineOptions engine_options(const SessionPlan& plan) {
@@ -320,9 +329,10 @@ Result<std::unique_ptr<Session>> load_session(
         text(memory.streamed), stats.num_experts, stats.num_slots, text(stats.memory_bytes),
         text(memory.weights)));
   }
-  log_info(fmt::format("{}: {} parameters, {}, {} threads, {}, context {} x {}",
+  log_info(fmt::format("{}: {} parameters, {}, {} threads, {}, context {} x {}, {} cache",
                        session->plan.info.family, session->plan.info.total_parameters, options.isa,
-                       options.threads, options.compute, options.context, options.max_sequences));
+                       options.threads, options.compute, options.context, options.max_sequences,
+                       row_format_name(row_format(load.cache_format, load.compute))));
   log_info(plan_summary(session->plan.memory));
   return session;
 }

@@ -40,9 +40,10 @@ struct SessionOptions {
   int context = 0;
   int max_sequences = 1;
   int max_queue = 256;
-  int chunk = 0;                 // tokens of one step; 0: kSharedChunk, or kAloneChunk (below)
-  std::string compute = "bf16";  // or "f32"
-  std::string dsa = "on";        // or "off": sparse attention is dense
+  int chunk = 0;                  // tokens of one step; 0: kSharedChunk, or kAloneChunk (below)
+  std::string compute = "bf16";   // or "f32"
+  std::string kv_cache = "auto";  // or "bf16", "fp8", "fp4"
+  std::string dsa = "on";         // or "off": sparse attention is dense
   bool deterministic = false;
   bool prefix_cache = true;
   int snapshots = -1;  // of recurrent states that are kept; -1: what plan_states() says

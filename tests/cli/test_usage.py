@@ -41,7 +41,7 @@ def test_help_of_each_command_has_usage_groups_and_an_example(run, command):
     (["run", "-p", "x", "--ctx", "9000"], "8192"),
     (["run", "-p", "x", "--memory", "lots"], "20GiB"),
     (["run", "-p", "x", "--think", "--no-think"], "contradict"),
-    (["run", "-p", "x", "--kv-cache", "fp8"], "'fp8' is not supported by this version"),
+    (["run", "-p", "x", "--kv-cache", "int8"], "'int8' is none of bf16|fp8|fp4|auto"),
     (["run", "-p", "x", "--weights", "q5"], "--weights: 'q5' is none of as-is|q8|q4"),
     (["inspect", "--weights", "q5"], "--weights: 'q5' is none of as-is|q8|q4"),
     (["bench", "--repack", "on"], "--repack: 'on' is none of auto|off"),

@@ -126,7 +126,7 @@ TEST(Glm4MoeLiteConfig, the_released_model_costs_what_its_publisher_says) {
   const auto info = describe(flash_config());
   ASSERT_TRUE(info.has_value()) << info.error().message;
   EXPECT_EQ(info->attention_class, "MLA");
-  EXPECT_EQ(info->cache.bytes_per_token(), 54'144u);
+  EXPECT_EQ(info->cache.bf16.bytes_per_token(), 54'144u);
   EXPECT_NEAR(static_cast<double>(info->total_parameters), 29.943e9, 0.001e9);
   EXPECT_NEAR(static_cast<double>(info->active_parameters), 3.6e9, 0.1e9);
   EXPECT_EQ(info->mtp_layers, 1);
@@ -227,7 +227,7 @@ TEST(Glm4MoeConfig, the_released_models_cost_what_their_publisher_says) {
     ASSERT_TRUE(info.has_value()) << info.error().message;
     EXPECT_EQ(info->attention_class, "GQA");
     EXPECT_THAT(info->attention_why, HasSubstr("num_key_value_heads 8"));
-    EXPECT_EQ(info->cache.bytes_per_token(), model.cache_bytes);
+    EXPECT_EQ(info->cache.bf16.bytes_per_token(), model.cache_bytes);
     EXPECT_EQ(info->max_position_embeddings, model.context);
     EXPECT_EQ(info->num_kv_heads, 8);
     const auto total = static_cast<double>(info->total_parameters);
@@ -316,12 +316,12 @@ TEST(Glm5NextConfig, the_released_model_costs_what_its_publisher_says) {
   const auto info = describe(glm53_flash_config());
   ASSERT_TRUE(info.has_value()) << info.error().message;
   EXPECT_EQ(info->attention_class, "hybrid: KDA + MLA-sparse (k-pool)");
-  EXPECT_EQ(info->cache.num_layers, 11);
-  EXPECT_EQ(info->cache.bytes_per_token(), 11'264u + 704u);
-  EXPECT_EQ(info->cache.snapshot_bytes, 147'619'840u);
+  EXPECT_EQ(info->cache.bf16.num_layers, 11);
+  EXPECT_EQ(info->cache.bf16.bytes_per_token(), 11'264u + 704u);
+  EXPECT_EQ(info->cache.bf16.snapshot_bytes, 147'619'840u);
   // Beside the state itself: rows of tokens that are not folded into it yet.
-  EXPECT_GT(info->cache.state_bytes, info->cache.snapshot_bytes);
-  EXPECT_LT(info->cache.state_bytes, 300'000'000u);
+  EXPECT_GT(info->cache.bf16.state_bytes, info->cache.bf16.snapshot_bytes);
+  EXPECT_LT(info->cache.bf16.state_bytes, 300'000'000u);
   EXPECT_EQ(info->max_position_embeddings, 1'048'576);
   // 321.3 billion with the draft layer: an expert layer of latent attention without streams, and
   // the two halves that meet before it.
@@ -425,7 +425,7 @@ TEST(Glm5NextConfig, without_a_choice_of_keys_attention_is_dense) {
   const auto info = describe(config);
   ASSERT_TRUE(info.has_value()) << info.error().message;
   EXPECT_EQ(info->attention_class, "hybrid: KDA + MLA");
-  EXPECT_EQ(info->cache.bytes_per_token(), 11'264u);
+  EXPECT_EQ(info->cache.bf16.bytes_per_token(), 11'264u);
 }
 
 TEST(Registry, unknown_families_are_refused_with_the_known_ones) {

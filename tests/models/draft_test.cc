@@ -132,7 +132,7 @@ TEST_P(Draft, the_trunk_computes_what_it_computes_without) {
   EXPECT_TRUE(with.model().can_draft());
   EXPECT_EQ(without.model().cache_spec().page_state_bytes, 0u);
   EXPECT_EQ(with.model().cache_spec().num_layers, without.model().cache_spec().num_layers + 1);
-  EXPECT_EQ(with.model().cache_spec().num_layers, with.model().info().draft.cache.num_layers);
+  EXPECT_EQ(with.model().cache_spec().num_layers, with.model().info().draft.cache.bf16.num_layers);
 }
 
 std::string param_name(const testing::TestParamInfo<std::tuple<const char*, Isa>>& info) {
@@ -217,8 +217,8 @@ TEST_F(DraftLoading, tensors_of_a_layer_that_is_off_are_not_loaded) {
   EXPECT_TRUE(info.mtp_present);
   EXPECT_GE(info.draft.weight_bytes, layer);
   EXPECT_EQ(info.draft.copy_bytes, 2u * 320 * 96 * 2);
-  EXPECT_EQ(info.draft.cache.bytes_per_token() / 5 * 4, info.cache.bytes_per_token());
-  EXPECT_EQ(info.draft.cache.page_state_bytes, 4u + 96 * 4);
+  EXPECT_EQ(info.draft.cache.bf16.bytes_per_token() / 5 * 4, info.cache.bf16.bytes_per_token());
+  EXPECT_EQ(info.draft.cache.bf16.page_state_bytes, 4u + 96 * 4);
 }
 
 TEST_F(DraftLoading, an_embedding_and_head_that_differ_are_loaded_and_used) {

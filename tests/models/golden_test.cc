@@ -197,7 +197,7 @@ TEST(GoldenGguf, glm4moe_is_the_model_of_its_folder) {
     EXPECT_EQ(got.attention_why, want.attention_why);
     EXPECT_EQ(got.total_parameters, want.total_parameters);
     EXPECT_EQ(got.mtp_parameters, want.mtp_parameters);
-    EXPECT_EQ(got.cache.bytes_per_token(), want.cache.bytes_per_token());
+    EXPECT_EQ(got.cache.bf16.bytes_per_token(), want.cache.bf16.bytes_per_token());
     for (int p = 0; p < golden.num_prompts(); ++p) {
       const auto& ids = golden.prompt(p);
       const auto logits = from_file.logits(ids, 0);

@@ -164,8 +164,9 @@ std::vector<float> run(const Fixture& f, Isa isa, Compute compute, const Cut& cu
     const Batch batch{tokens, spans, {}};
     Workspace::Scope scope(workspace);
     const RopeAngles rope = rope_angles(exec, batch, frequencies);
-    gqa_attention(exec, f.dims, f.weights, f.input_norm, kEps, {batch, cache, 1, rope, compute},
-                  x.data(), y.data());
+    gqa_attention(exec, f.dims, f.weights, f.input_norm, kEps,
+                  {batch, cache, 1, rope, CacheRows{.compute = compute}.elements()}, x.data(),
+                  y.data());
     for (SequenceCache& sequence : caches)
       sequence.commit(std::vector<std::int32_t>(static_cast<std::size_t>(count), 0));
     // The last copy stands for them all: it is the one whose rows lie furthest from the start.

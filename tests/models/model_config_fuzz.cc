@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     GLINT_CHECK(!info.error().message.empty());
     return 0;
   }
-  GLINT_CHECK(info->cache.bytes_per_token() > 0 && info->total_parameters > 0);
+  GLINT_CHECK(info->cache.bf16.bytes_per_token() > 0 && info->total_parameters > 0);
   GLINT_CHECK(info->active_parameters <= info->total_parameters);
   GLINT_CHECK(!check_model(*checkpoint).has_value());  // there are no tensors
   return 0;

@@ -341,7 +341,7 @@ TEST_P(Ops, attention_over_several_spans_equals_a_naive_loop) {
   std::vector<float> out(Paged::kKeys * Paged::kHeads * Paged::kDv);
   Machine machine(GetParam(), 2);
   const AttentionJob job = paged.job(0, Paged::kKeys, out.data());
-  attend(machine.exec, machine.exec.kernels.attend_f32, sizeof(float), {&job, 1});
+  attend(machine.exec, {RowFormat::kF32, Compute::kF32}, {&job, 1});
   for (const int query : {0, 1, 63, 64, 65, 254, 255, 256, 257, 511, 512, 513, 599}) {
     for (int head = 0; head < Paged::kHeads; ++head) {
       const auto want = paged.naive(query, head);
@@ -364,7 +364,7 @@ TEST_P(Ops, attention_leaves_out_what_lies_before_the_first_key) {
       for (int first = first_key; first < Paged::kKeys; first += chunk) {
         AttentionJob job = paged.job(first, std::min(chunk, Paged::kKeys - first), out.data());
         job.first_key = first_key;
-        attend(machine.exec, machine.exec.kernels.attend_f32, sizeof(float), {&job, 1});
+        attend(machine.exec, {RowFormat::kF32, Compute::kF32}, {&job, 1});
       }
       for (const int query : {first_key, first_key + 1, 513, 599}) {
         const auto want = paged.naive(query, 1, first_key);
@@ -385,7 +385,7 @@ TEST_P(Ops, attention_has_the_same_bits_for_every_chunk_team_and_neighbour) {
   {
     Machine machine(GetParam(), 1);
     const AttentionJob job = paged.job(0, Paged::kKeys, want.data());
-    attend(machine.exec, machine.exec.kernels.attend_f32, sizeof(float), {&job, 1});
+    attend(machine.exec, {RowFormat::kF32, Compute::kF32}, {&job, 1});
   }
   for (const int threads : {1, 2, 4}) {
     Machine machine(GetParam(), threads);
@@ -397,7 +397,7 @@ TEST_P(Ops, attention_has_the_same_bits_for_every_chunk_team_and_neighbour) {
         jobs.push_back(paged.job(first, std::min(chunk, Paged::kKeys - first), got.data()));
       }
       for (std::size_t first = 0; first < jobs.size(); first += 3) {
-        attend(machine.exec, machine.exec.kernels.attend_f32, sizeof(float),
+        attend(machine.exec, {RowFormat::kF32, Compute::kF32},
                std::span(jobs).subspan(first, std::min<std::size_t>(3, jobs.size() - first)));
       }
       EXPECT_EQ(got, want) << "threads " << threads << " chunk " << chunk;

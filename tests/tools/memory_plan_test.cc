@@ -64,7 +64,7 @@ ModelInfo small_model() {
   info.vocab_size = 256;
   info.max_position_embeddings = 4096;
   info.weights = {{WeightPart::kAttention, DType::kBf16, 512, 1024, 1}};
-  info.cache = {"rows", 4, 256};
+  info.cache.bf16 = {"rows", 4, 256};
   return info;
 }
 
@@ -73,7 +73,7 @@ constexpr std::uint64_t kMiB = 1 << 20;
 
 Result<MemoryPlan> plan(MemoryRequest request, std::uint64_t available) {
   const ModelInfo info = small_model();
-  return plan_memory(info, info.cache, request, {available, "MemAvailable"});
+  return plan_memory(info, info.cache.bf16, request, {available, "MemAvailable"});
 }
 
 // What such a plan takes with these tokens of context, chunks of 128.
@@ -118,7 +118,7 @@ TEST(PlanMemory, the_default_context_stops_at_32768_and_auto_does_not) {
   ModelInfo info = small_model();
   info.max_position_embeddings = 100000;
   const auto with = [&](int context, std::uint64_t limit) {
-    return *plan_memory(info, info.cache, {.context = context, .limit = limit, .chunk = 128}, {});
+    return *plan_memory(info, info.cache.bf16, {.context = context, .limit = limit, .chunk = 128}, {});
   };
   EXPECT_EQ(with(0, kRoomy).context, 32768);
   EXPECT_EQ(with(0, kRoomy).context_reason, ContextReason::kDefault);
@@ -152,7 +152,7 @@ TEST(PlanMemory, steps_are_shortened_before_the_context) {
   ModelInfo info = small_model();
   info.hidden_size = 4096;
   const auto with = [&](const MemoryRequest& request) {
-    return *plan_memory(info, info.cache, request, {});
+    return *plan_memory(info, info.cache.bf16, request, {});
   };
   EXPECT_EQ(with({.limit = kRoomy}).chunk, 2048);
   const MemoryPlan tight = with({.limit = 256 * kMiB});
@@ -170,25 +170,25 @@ TEST(PlanMemory, a_draft_layer_counts_when_it_is_loaded) {
   info.weight_bytes = 1 << 20;
   info.draft.weight_bytes = 1 << 18;
   info.draft.copy_bytes = 1 << 16;
-  info.draft.cache = {"rows", 5, 256};
+  info.draft.cache.bf16 = {"rows", 5, 256};
   MemoryRequest request{.context = 64};
-  const auto without = plan_memory(info, info.cache, request, {kRoomy, "MemAvailable"});
+  const auto without = plan_memory(info, info.cache.bf16, request, {kRoomy, "MemAvailable"});
   request.load.draft = DraftLayer::kIfPresent;
-  const auto with = plan_memory(info, info.draft.cache, request, {kRoomy, "MemAvailable"});
+  const auto with = plan_memory(info, info.draft.cache.bf16, request, {kRoomy, "MemAvailable"});
   ASSERT_TRUE(without && with);
   EXPECT_EQ(with->weights, without->weights + (1 << 18) + (1 << 16));
   EXPECT_EQ(with->cache, without->cache + 64 * 256);
   request.load.placement = WeightPlacement::kMapped;
-  const auto mapped = plan_memory(info, info.draft.cache, request, {kRoomy, "MemAvailable"});
+  const auto mapped = plan_memory(info, info.draft.cache.bf16, request, {kRoomy, "MemAvailable"});
   EXPECT_EQ(mapped->weights, 0u) << "as the others, it stays in the file";
 }
 
 // As small_model(), with 1 MiB of state a sequence and snapshots of half of that.
 Result<MemoryPlan> plan_recurrent(MemoryRequest request, std::uint64_t available) {
   ModelInfo info = small_model();
-  info.cache.state_bytes = 1 << 20;
-  info.cache.snapshot_bytes = 1 << 19;
-  return plan_memory(info, info.cache, request, {available, "MemAvailable"});
+  info.cache.bf16.state_bytes = 1 << 20;
+  info.cache.bf16.snapshot_bytes = 1 << 19;
+  return plan_memory(info, info.cache.bf16, request, {available, "MemAvailable"});
 }
 
 TEST(PlanMemory, recurrent_states_count_for_each_sequence_and_snapshots_beside) {
@@ -305,7 +305,7 @@ ModelInfo model_of_experts() {
 
 Result<MemoryPlan> plan_experts(const MemoryRequest& request) {
   const ModelInfo info = model_of_experts();
-  return plan_memory(info, info.cache, request, {kRoomy, "MemAvailable"});
+  return plan_memory(info, info.cache.bf16, request, {kRoomy, "MemAvailable"});
 }
 
 TEST(PlanMemory, experts_go_to_disk_only_where_the_weights_do_not_fit) {
@@ -373,7 +373,7 @@ TEST(PlanMemory, only_experts_in_memory_of_their_own_can_be_streamed) {
 
 TEST(BenchFloor, one_token_is_bound_by_its_bytes) {
   ModelInfo info = sparse_model(DType::kBf16);
-  info.cache = {"rows", 4, 256};
+  info.cache.bf16 = {"rows", 4, 256};
   const BenchFloor floor =
       floor_of(info, {.tokens = 1, .depth = 9}, {.bytes_per_s = 1e6, .flops_per_s = 1e12});
   const double bytes = 2.0 * 64 * (64 + 2 * 64 + 128) + 4 * 64 + 10 * 1024;

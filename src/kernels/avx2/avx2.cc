@@ -10,6 +10,7 @@
 
 #include "kernels/avx2/kda.h"
 #include "kernels/avx2/panel.h"
+#include "kernels/scalar/scalar.h"
 #include "kernels/table.h"
 #include "kernels/target.h"
 
@@ -44,6 +45,8 @@ KernelTable make_table() {
   table.attend_f32 = Attend<F32, F32>::kernels();
   Elementwise<Vec256>::fill(table);
   table.kda = avx2_kda();
+  table.fp8_rows = scalar_table().fp8_rows;
+  table.fp4_rows = scalar_table().fp4_rows;
   return table;
 }
 

@@ -10,6 +10,7 @@
 
 #include "kernels/avx512/kda.h"
 #include "kernels/avx512/panel.h"
+#include "kernels/scalar/scalar.h"
 #include "kernels/table.h"
 #include "kernels/target.h"
 
@@ -49,6 +50,8 @@ KernelTable make_table() {
   table.attend_f32 = Attend<F32, F32>::kernels();
   Elementwise<Vec512>::fill(table);
   table.kda = avx512_kda();
+  table.fp8_rows = scalar_table().fp8_rows;
+  table.fp4_rows = scalar_table().fp4_rows;
   fill_avx512_panels(table);
   return table;
 }

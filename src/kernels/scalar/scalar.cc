@@ -10,6 +10,7 @@
 #include "kernels/scalar/kda.h"
 #include "kernels/scalar/panel.h"
 #include "kernels/table.h"
+#include "tensor/row_format.h"
 
 namespace glint {
 namespace {
@@ -180,6 +181,22 @@ void attend_merge(int rows, int dv, float* max_a, float* sum_a, float* out_a, st
   }
 }
 
+void pack_fp8(const float* x, int width, std::byte* row) noexcept {
+  pack_fp8_row(x, width, row);
+}
+void pack_fp4(const float* x, int width, std::byte* row) noexcept {
+  pack_fp4_row(x, width, row);
+}
+
+void unpack_fp8(const std::byte* rows, std::size_t stride, int count, int width,
+                bf16* out) noexcept {
+  for (int i = 0; i < count; ++i, rows += stride, out += width) unpack_fp8_row(rows, width, out);
+}
+void unpack_fp4(const std::byte* rows, std::size_t stride, int count, int width,
+                bf16* out) noexcept {
+  for (int i = 0; i < count; ++i, rows += stride, out += width) unpack_fp4_row(rows, width, out);
+}
+
 void rms_norm(const float* x, const float* w, int n, float eps, float* y) noexcept {
   float sum = 0;
   for (int i = 0; i < n; ++i) sum += x[i] * x[i];
@@ -273,6 +290,8 @@ KernelTable make_table() {
   table.attend_bf16 = Attend<bf16>::kernels();
   table.attend_f32 = Attend<float>::kernels();
   table.attend_merge = attend_merge;
+  table.fp8_rows = {pack_fp8, unpack_fp8};
+  table.fp4_rows = {pack_fp4, unpack_fp4};
   table.rms_norm = rms_norm;
   table.rope_interleaved = rope_interleaved;
   table.rope_half = rope_half;

@@ -71,11 +71,14 @@ DecoderModel::DecoderModel(const DecoderConfig& config, DecoderWeights weights, 
       info_(std::move(info)),
       checkpoint_(std::move(checkpoint)),
       compute_(options.compute),
+      cache_format_(options.cache_format),
       rope_frequencies_(std::move(rope_frequencies)) {}
 
 CacheSpec DecoderModel::cache_spec() const {
-  CacheSpec spec = can_draft() ? info_.draft.cache : info_.cache;
-  if (compute_ == Compute::kF32) spec.row_bytes *= sizeof(float) / sizeof(bf16);
+  const CacheSpecs& specs = can_draft() ? info_.draft.cache : info_.cache;
+  GLINT_CHECK(specs.find(cache_format_) != nullptr);
+  CacheSpec spec = *specs.find(cache_format_);
+  spec.row_bytes *= row_factor(cache_format_, compute_);
   return spec;
 }
 

@@ -8,11 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "models/cache_format.h"
 #include "models/layers/decoder.h"
 #include "models/layers/draft.h"
 #include "models/layers/rope.h"
 #include "models/model.h"
 #include "models/tensor_binder.h"
+#include "ops/cache_rows.h"
 
 namespace glint {
 
@@ -70,6 +72,9 @@ class DecoderModel : public Model {
   virtual void attention(const AttentionStep& step, const float* x, float* y) const = 0;
 
   Compute compute() const { return compute_; }
+  CacheFormat cache_format() const { return cache_format_; }
+  // How a token's rows are stored, and what they are multiplied as.
+  CacheRows cache_rows() const { return {row_format(cache_format_, compute_), compute_}; }
 
  private:
   void run(const DecoderStep& step, Cache& cache, std::span<float> logits) const;
@@ -82,6 +87,7 @@ class DecoderModel : public Model {
   ModelInfo info_;
   std::shared_ptr<const Checkpoint> checkpoint_;
   Compute compute_;
+  CacheFormat cache_format_;
   std::vector<float> rope_frequencies_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "checkpoint/stored_matrix.h"
+#include "models/cache_format.h"
 
 namespace glint {
 namespace {
@@ -113,8 +114,10 @@ void describe_draft(const DecoderConfig& config, const Checkpoint& checkpoint, M
                                    static_cast<std::uint64_t>(config.router.num_experts) +
                                (own_head_bytes > 0 ? own_head_bytes : head_bytes);
   draft.cache = info.cache;
-  ++draft.cache.num_layers;
-  draft.cache.page_state_bytes = sizeof(std::uint32_t) + size(config.hidden_size) * sizeof(float);
+  for_each_format(draft.cache, [&](CacheFormat, CacheSpec& spec) {
+    ++spec.num_layers;
+    spec.page_state_bytes = sizeof(std::uint32_t) + size(config.hidden_size) * sizeof(float);
+  });
   if (config.mtp_layers > 1) {
     info.notes.push_back(
         fmt::format("of {} MTP layers only the first makes drafts", config.mtp_layers));

@@ -25,23 +25,17 @@ struct Gqa {
   float* q;            // [tokens, heads, head_dim], as projected
   float* k;            // [tokens, kv heads, head_dim]
   float* v;            // [tokens, kv heads, head_dim]
-  std::byte* queries;  // q after norm and rope, in the cache's element type
+  std::byte* queries;  // q after norm and rope, elements of the cache's rows
   float* attn;         // [tokens, heads, head_dim]
 
   std::size_t tokens() const { return step.batch.tokens.size(); }
-  std::size_t element_bytes() const {
-    return step.compute == Compute::kF32 ? sizeof(float) : sizeof(bf16);
-  }
-  std::size_t head_bytes() const { return size(dims.head_dim) * element_bytes(); }
+  std::size_t element_bytes() const { return step.rows.element_bytes(); }
+  std::size_t head_bytes() const { return step.rows.bytes(dims.head_dim); }
   // Bytes from a page's first key to the first key (0 .. kv heads) or value (after them) of a head.
   std::size_t head_offset(int head) const { return size(head) * kPageSize * head_bytes(); }
-  // n values to the cache's element type.
-  void store(const float* from, int n, std::byte* to) const {
-    if (step.compute == Compute::kF32) {
-      exec.kernels.scale_to_f32(from, 1.0f, n, reinterpret_cast<float*>(to));
-    } else {
-      exec.kernels.scale_to_bf16(from, 1.0f, n, reinterpret_cast<bf16*>(to));
-    }
+  // The row of a head's key or value.
+  void store(const float* from, std::byte* to) const {
+    step.rows.store(exec.kernels, from, dims.head_dim, to);
   }
 };
 
@@ -51,8 +45,8 @@ void project(const Gqa& gqa, const std::vector<float>& input_norm, float input_e
   const Projection projections[] = {{&gqa.weights.q_proj, gqa.q, size(d.q_width())},
                                     {&gqa.weights.k_proj, gqa.k, size(d.kv_width())},
                                     {&gqa.weights.v_proj, gqa.v, size(d.kv_width())}};
-  norm_project(gqa.exec, gqa.step.compute, x, size(d.hidden_size), input_norm.data(), input_eps,
-               static_cast<int>(gqa.tokens()), d.hidden_size, projections);
+  norm_project(gqa.exec, gqa.step.rows.compute, x, size(d.hidden_size), input_norm.data(),
+               input_eps, static_cast<int>(gqa.tokens()), d.hidden_size, projections);
 }
 
 // Norm and rope of one head's row, in place.
@@ -71,7 +65,8 @@ void finish_query(const Gqa& gqa, std::size_t token) {
     gqa.exec.kernels.add(gqa.weights.q_proj_bias.data(), d.q_width(), q);
   for (int head = 0; head < d.num_heads; ++head)
     finish_head(gqa, gqa.weights.q_norm, token, q + size(head * d.head_dim));
-  gqa.store(q, d.q_width(), gqa.queries + token * size(d.num_heads) * gqa.head_bytes());
+  gqa.step.rows.store_elements(gqa.exec.kernels, q, d.q_width(),
+                               gqa.queries + token * size(d.q_width()) * gqa.element_bytes());
 }
 
 // `row` is where the token's row of the first key head lies in its page.
@@ -85,9 +80,8 @@ void finish_key_and_value(const Gqa& gqa, std::size_t token, std::byte* row) {
   }
   for (int head = 0; head < d.num_kv_heads; ++head) {
     finish_head(gqa, gqa.weights.k_norm, token, k + size(head * d.head_dim));
-    gqa.store(k + size(head * d.head_dim), d.head_dim, row + gqa.head_offset(head));
-    gqa.store(v + size(head * d.head_dim), d.head_dim,
-              row + gqa.head_offset(d.num_kv_heads + head));
+    gqa.store(k + size(head * d.head_dim), row + gqa.head_offset(head));
+    gqa.store(v + size(head * d.head_dim), row + gqa.head_offset(d.num_kv_heads + head));
   }
 }
 
@@ -172,10 +166,7 @@ void attend_all(const Gqa& gqa) {
       jobs[num_jobs++] = job;
     }
   }
-  attend(gqa.exec,
-         gqa.step.compute == Compute::kF32 ? gqa.exec.kernels.attend_f32
-                                           : gqa.exec.kernels.attend_bf16,
-         gqa.element_bytes(), {jobs, num_jobs});
+  attend(gqa.exec, gqa.step.rows, {jobs, num_jobs});
 }
 
 }  // namespace
@@ -204,7 +195,7 @@ void gqa_attention(Exec& exec, const GqaDims& dims, const GqaWeights& weights,
   }
   attend_all(gqa);
   const MatmulKernels& kernels =
-      matmul_kernels(exec.kernels, weights.o_proj.format(), step.compute);
+      matmul_kernels(exec.kernels, weights.o_proj.format(), step.rows.compute);
   const Activations out =
       pack(exec, kernels, gqa.attn, size(dims.q_width()), static_cast<int>(tokens), dims.q_width());
   matmul(exec, {out, &weights.o_proj, y, size(dims.hidden_size)});

@@ -7,6 +7,7 @@
 #include "cache/cache.h"
 #include "models/batch.h"
 #include "models/layers/rope.h"
+#include "ops/cache_rows.h"
 #include "ops/matmul.h"
 #include "tensor/weight.h"
 
@@ -36,13 +37,14 @@ struct GqaWeights {
 };
 
 // What a layer's attention runs with. A page of the cache holds, head after head, the page's keys
-// of each kv head [kPageSize, head_dim], then its values likewise: one head's rows are neighbours.
+// of each kv head, kPageSize rows of head_dim, then its values likewise: one head's rows are
+// neighbours.
 struct GqaStep {
   const Batch& batch;
   Cache& cache;
   int layer;  // of the cache
   RopeAngles rope;
-  Compute compute;  // kBf16: the cache holds bf16; kF32: float32
+  CacheRows rows;  // each head's key, and its value, is one
   // Rows before it are not attended to; the step that starts there fills them with zeros.
   int first_key = 0;
 };

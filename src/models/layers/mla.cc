@@ -30,22 +30,14 @@ struct Mla {
   float* attn;  // [tokens, heads, v_head_dim]
 
   int tokens() const { return static_cast<int>(step.batch.tokens.size()); }
-  std::size_t element_bytes() const {
-    return step.compute == Compute::kF32 ? sizeof(float) : sizeof(bf16);
-  }
-  const AttendKernels& attend_kernels() const {
-    return step.compute == Compute::kF32 ? exec.kernels.attend_f32 : exec.kernels.attend_bf16;
-  }
-  // n values to the cache's element type.
+  std::size_t element_bytes() const { return step.rows.element_bytes(); }
+  std::size_t row_bytes() const { return step.rows.bytes(dims.cache_width()); }
+  // n values as elements.
   void store(const float* x, int n, std::byte* out) const {
-    if (step.compute == Compute::kF32) {
-      exec.kernels.scale_to_f32(x, 1.0f, n, reinterpret_cast<float*>(out));
-    } else {
-      exec.kernels.scale_to_bf16(x, 1.0f, n, reinterpret_cast<bf16*>(out));
-    }
+    step.rows.store_elements(exec.kernels, x, n, out);
   }
   const MatmulKernels& kernels(const Weight& weight) const {
-    return matmul_kernels(exec.kernels, weight.format(), step.compute);
+    return matmul_kernels(exec.kernels, weight.format(), step.rows.compute);
   }
   // How many of a sequence's rows, its first, attend to everything before them.
   int dense_rows(const SequenceSpan& sequence) const {
@@ -57,9 +49,8 @@ struct Mla {
         counts);
   }
   KpoolCache pools() const {
-    return {step.batch,   step.cache,
-            step.layer,   size(kPageSize) * size(dims.cache_width()) * element_bytes(),
-            step.compute, step.first_key};
+    return {step.batch,        step.cache,    step.layer, size(kPageSize) * row_bytes(),
+            step.rows.compute, step.first_key};
   }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(dims.qk_head_dim())); }
 };
@@ -67,18 +58,15 @@ struct Mla {
 // Where each batch row goes in the cache.
 std::byte* cache_row(const Mla& mla, const SequenceSpan& sequence, int position) {
   const PageId page = sequence.pages[size(position / kPageSize)];
-  return mla.step.cache.rows(page, mla.step.layer) +
-         size(position % kPageSize) * size(mla.dims.cache_width()) * mla.element_bytes();
+  return mla.step.cache.rows(page, mla.step.layer) + size(position % kPageSize) * mla.row_bytes();
 }
 
 void clear_first_rows(const Mla& mla) {
   const int rows = mla.step.first_key;
   for (const SequenceSpan& sequence : mla.step.batch.sequences) {
     if (sequence.count == 0 || sequence.start != rows) continue;
-    for (int position = 0; position < rows; ++position) {
-      std::memset(cache_row(mla, sequence, position), 0,
-                  size(mla.dims.cache_width()) * mla.element_bytes());
-    }
+    for (int position = 0; position < rows; ++position)
+      std::memset(cache_row(mla, sequence, position), 0, mla.row_bytes());
   }
 }
 
@@ -102,7 +90,7 @@ void finish_projections(const Mla& mla) {
     table.rms_norm(kv, mla.weights.kv_a_layernorm.data(), d.kv_lora_rank, d.latent_eps, kv);
     table.rope_interleaved(kv + d.kv_lora_rank, cos, sin, d.qk_rope_head_dim);
     const int position = sequence.start + static_cast<int>(t) - sequence.begin;
-    mla.store(kv, d.cache_width(), cache_row(mla, sequence, position));
+    mla.step.rows.store(table, kv, d.cache_width(), cache_row(mla, sequence, position));
     float* q = mla.q + t * size(d.num_heads * d.qk_head_dim());
     for (int head = 0; head < d.num_heads; ++head) {
       table.rope_interleaved(q + size(head * d.qk_head_dim() + d.qk_nope_head_dim), cos, sin,
@@ -152,7 +140,7 @@ std::span<const std::byte* const> layer_pages(const Mla& mla, const SequenceSpan
 // Batch rows [first, first + rows) whose queries have gone through kv_b's key half.
 struct AbsorbedRows {
   int first, rows;
-  const std::byte* query;  // [rows, heads, cache_width], in the cache's element type
+  const std::byte* query;  // [rows, heads, cache_width], elements
   std::size_t query_stride;
   float* context;  // [rows, heads, kv_lora_rank]
   std::size_t context_stride;
@@ -178,7 +166,7 @@ void attend_dense(const Mla& mla, const AbsorbedRows& absorbed) {
     job.start = sequence.start + begin - sequence.begin;
     job.first_key = std::max(mla.step.first_key, sequence.first);
     const auto pages = layer_pages(mla, sequence, job.start + job.num_queries);
-    job.kv = {pages, size(width) * mla.element_bytes(), pages, size(width) * mla.element_bytes()};
+    job.kv = {pages, mla.row_bytes(), pages, mla.row_bytes()};
     job.dk = width;
     job.dv = c;
     job.scale = mla.scale();
@@ -187,7 +175,7 @@ void attend_dense(const Mla& mla, const AbsorbedRows& absorbed) {
     job.out_stride = absorbed.context_stride;
     jobs[num_jobs++] = job;
   }
-  attend(mla.exec, mla.attend_kernels(), mla.element_bytes(), {jobs, num_jobs});
+  attend(mla.exec, mla.step.rows, {jobs, num_jobs});
 }
 
 // Those that attend to what the indexer chose.
@@ -213,8 +201,8 @@ void attend_chosen(const Mla& mla, const AbsorbedRows& absorbed) {
     }
   }
   const SelectedShape shape{mla.dims.num_heads, mla.dims.cache_width(), mla.dims.kv_lora_rank,
-                            size(mla.dims.cache_width()) * mla.element_bytes(), mla.scale()};
-  attend_selected(mla.exec, mla.attend_kernels(), mla.element_bytes(), shape, {jobs, num_jobs});
+                            mla.row_bytes(), mla.scale()};
+  attend_selected(mla.exec, mla.step.rows, shape, {jobs, num_jobs});
 }
 
 // Batch rows [first, first + rows) in the absorbed form: queries go through kv_b's key half,
@@ -256,47 +244,55 @@ void attend_absorbed(const Mla& mla, int first, int rows) {
                out_stride, size(d.v_head_dim));
 }
 
-// The latents of all keys of a sequence, packed to be multiplied by kv_b.
+// The latents of all keys of a sequence, packed to be multiplied by kv_b; `rope` [keys,
+// qk_rope_head_dim] gets the elements behind them.
 Activations pack_latents(const Mla& mla, const MatmulKernels& kernels,
-                         std::span<const std::byte* const> pages, int keys) {
-  const int c = mla.dims.kv_lora_rank;
-  const std::size_t row_bytes = size(mla.dims.cache_width()) * mla.element_bytes();
+                         std::span<const std::byte* const> pages, int keys, std::byte* rope) {
+  static_assert(kPageSize % kRowBlock == 0);
+  const int c = mla.dims.kv_lora_rank, width = mla.dims.cache_width();
+  const std::size_t key_bytes = size(width) * mla.element_bytes();
+  const std::size_t latent_bytes = size(c) * mla.element_bytes();
+  const std::size_t elements_bytes = (size(kRowBlock) * key_bytes + 63) / 64 * 64;
   Activations packed = allocate_activations(mla.exec, kernels, keys, c);
-  WorkerScratch rows(mla.exec, size(kRowBlock) * size(c) * sizeof(float));
+  WorkerScratch scratch(mla.exec, elements_bytes + size(kRowBlock) * size(c) * sizeof(float));
   mla.exec.pool.run(size(ceil_div(keys, kRowBlock)), [&](std::size_t task, int worker) {
     const int first = static_cast<int>(task) * kRowBlock;
     const int count = std::min(kRowBlock, keys - first);
-    auto* wide = reinterpret_cast<float*>(rows.of(worker));
+    std::byte* elements = scratch.of(worker);
+    auto* wide = reinterpret_cast<float*>(elements + elements_bytes);
+    mla.step.rows.load(mla.exec.kernels,
+                       pages[size(first / kPageSize)] + size(first % kPageSize) * mla.row_bytes(),
+                       mla.row_bytes(), count, width, elements);
     for (int r = 0; r < count; ++r) {
-      const std::byte* row =
-          pages[size((first + r) / kPageSize)] + size((first + r) % kPageSize) * row_bytes;
-      if (mla.step.compute == Compute::kF32) {
-        std::memcpy(wide + size(r) * size(c), row, size(c) * sizeof(float));
+      const std::byte* row = elements + size(r) * key_bytes;
+      if (mla.step.rows.compute == Compute::kF32) {
+        std::memcpy(wide + size(r) * size(c), row, latent_bytes);
       } else {
-        const auto* values = reinterpret_cast<const bf16*>(row);
-        for (int i = 0; i < c; ++i) wide[size(r) * size(c) + size(i)] = values[i].to_float();
+        mla.exec.kernels.widen_bf16(reinterpret_cast<const bf16*>(row), c,
+                                    wide + size(r) * size(c));
       }
+      std::memcpy(rope + size(first + r) * (key_bytes - latent_bytes), row + latent_bytes,
+                  key_bytes - latent_bytes);
     }
     kernels.pack(wide, size(c), nullptr, count, c, packed.data + kernels.packed_bytes(first, c));
   });
   return packed;
 }
 
-// Keys (nope | rope) and values of some heads, [heads][padded keys][width], in the cache's element
-// type.
+// Keys (nope | rope) and values of some heads, [heads][padded keys][width], elements.
 struct Expanded {
   std::byte* k;
   std::byte* v;
   int padded_keys;
 };
 
-// The latents of all keys, packed for k_up and for v_b.
+// Of all keys: the latents, packed for k_up and for v_b, and the rope keys, elements [keys, rope].
 struct PackedLatents {
   Activations for_k, for_v;
+  std::byte* rope;
 };
 
-void expand_heads(const Mla& mla, const PackedLatents& latents,
-                  std::span<const std::byte* const> pages, int first_head, int num_heads,
+void expand_heads(const Mla& mla, const PackedLatents& latents, int first_head, int num_heads,
                   const Expanded& out) {
   Workspace::Scope scope(mla.exec.workspace);
   const MlaDims& d = mla.dims;
@@ -338,10 +334,9 @@ void expand_heads(const Mla& mla, const PackedLatents& latents,
       const std::size_t key = size(head) * size(out.padded_keys) + size(first + r);
       std::byte* k = out.k + key * size(d.qk_head_dim()) * element;
       mla.store(result + size(r * both), d.qk_nope_head_dim, k);
-      const std::byte* row = pages[size((first + r) / kPageSize)] +
-                             size((first + r) % kPageSize) * size(d.cache_width()) * element;
-      std::memcpy(k + size(d.qk_nope_head_dim) * element, row + size(d.kv_lora_rank) * element,
-                  size(d.qk_rope_head_dim) * element);
+      const std::size_t rope_bytes = size(d.qk_rope_head_dim) * element;
+      std::memcpy(k + size(d.qk_nope_head_dim) * element,
+                  latents.rope + size(first + r) * rope_bytes, rope_bytes);
       mla.store(result + size(r * both + d.qk_nope_head_dim), d.v_head_dim,
                 out.v + key * size(d.v_head_dim) * element);
     }
@@ -359,9 +354,11 @@ void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
   const MatmulKernels& k_kernels = mla.kernels(mla.weights.k_up_heads[0]);
   const MatmulKernels& v_kernels = mla.kernels(mla.weights.v_b_heads[0]);
   PackedLatents latents;
-  latents.for_k = pack_latents(mla, k_kernels, pages, keys);
-  latents.for_v =
-      &k_kernels == &v_kernels ? latents.for_k : pack_latents(mla, v_kernels, pages, keys);
+  latents.rope = mla.exec.workspace.bytes(size(keys) * size(d.qk_rope_head_dim) * element);
+  latents.for_k = pack_latents(mla, k_kernels, pages, keys, latents.rope);
+  latents.for_v = &k_kernels == &v_kernels
+                      ? latents.for_k
+                      : pack_latents(mla, v_kernels, pages, keys, latents.rope);
 
   const std::size_t q_stride = size(d.num_heads) * size(d.qk_head_dim());
   std::byte* q = mla.exec.workspace.bytes(size(sequence.count) * q_stride * element);
@@ -385,7 +382,7 @@ void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
   const std::size_t out_stride = size(d.num_heads) * size(d.v_head_dim);
   for (int first_head = 0; first_head < d.num_heads; first_head += group) {
     const int heads = std::min(group, d.num_heads - first_head);
-    expand_heads(mla, latents, pages, first_head, heads, expanded);
+    expand_heads(mla, latents, first_head, heads, expanded);
     for (int i = 0; i < heads; ++i) {
       for (int page = 0; page < num_pages; ++page) {
         const std::size_t row = size(page) * kPageSize;
@@ -413,7 +410,7 @@ void attend_expanded(const Mla& mla, const SequenceSpan& sequence) {
       job.out_stride = out_stride;
       jobs[i] = job;
     }
-    attend(mla.exec, mla.attend_kernels(), element, {jobs, size(heads)});
+    attend(mla.exec, mla.step.rows.elements(), {jobs, size(heads)});
   }
 }
 
@@ -507,7 +504,7 @@ void mla_attention(Exec& exec, const MlaDims& dims, const MlaWeights& weights,
       projections[3] = {&indexer->weights->compress_gate, gates, width};
     }
     if (chooses) q_normed = exec.workspace.array<float>(size(tokens) * size(dims.q_lora_rank));
-    norm_project(exec, step.compute, x, size(dims.hidden_size), input_norm.data(), input_eps,
+    norm_project(exec, step.rows.compute, x, size(dims.hidden_size), input_norm.data(), input_eps,
                  tokens, dims.hidden_size, {projections, size(indexes ? 4 : 2)});
     const Activations q_latent = rms_norm_pack(exec, mla.kernels(weights.q_b_proj), q_a,
                                                size(dims.q_lora_rank), weights.q_a_layernorm.data(),

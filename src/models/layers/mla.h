@@ -14,6 +14,7 @@
 #include "models/layers/rope.h"
 #include "models/model.h"
 #include "models/tensor_binder.h"
+#include "ops/cache_rows.h"
 #include "ops/matmul.h"
 #include "tensor/weight.h"
 
@@ -71,7 +72,7 @@ struct MlaStep {
   Cache& cache;
   int layer;  // of the cache
   RopeAngles rope;
-  Compute compute;  // kBf16: the cache holds bf16 rows; kF32: float32 rows
+  CacheRows rows;  // a token's latent and rope key are one
   LatentForm form;
   // Rows before it are not attended to; the step that starts there fills them with zeros.
   int first_key = 0;

@@ -218,9 +218,7 @@ class Tower {
         jobs.push_back(job);
       });
     }
-    glint::attend(exec_,
-                  compute_ == Compute::kF32 ? exec_.kernels.attend_f32 : exec_.kernels.attend_bf16,
-                  element_bytes(), jobs);
+    glint::attend(exec_, CacheRows{.compute = compute_}.elements(), jobs);
     auto* y = exec_.workspace.array<float>(size(rows) * hidden());
     linear(block.proj, out, rows, y);
     add_to_x(y, first, rows);
