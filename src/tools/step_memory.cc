@@ -98,7 +98,7 @@ class Bound {
     const std::uint64_t pages = u(shape_.sequences) * u(info_.num_kv_heads) *
                                 (u(shape_.context) / kPageSize + 1) * sizeof(void*) * 2;
     return tokens_ * (2 * q + 2 * kv) * kFloat + tokens_ * q * element_ + normed(tokens_, hidden_) +
-           packed(tokens_, q, element_) + pages +
+           packed(tokens_, q, element_) + pages + loaded_keys(2 * head) +
            partials(ceil_div(info_.num_heads, std::max(1, info_.num_kv_heads)), head);
   }
 
@@ -123,14 +123,15 @@ class Bound {
     const std::uint64_t absorbed =
         heads * (packed(absorbing, nope, element_) + packed(absorbing, rank, element_)) +
         absorbing * heads * (width * (kFloat + element_) + rank * kFloat) +
-        absorbing * (u(info_.chosen_keys) + 64) * kFloat +
+        absorbing * (u(info_.chosen_keys) + 64) * kFloat + loaded_keys(width) +
         u(shape_.sequences) * pages * sizeof(void*) + partials(info_.num_heads, rank);
     const std::uint64_t head = (pages + 1) * kPageSize * (key + value) * element_;
     const std::uint64_t at_once =
         std::min(std::max(kExpandedBytes, std::min(heads, u(shape_.threads)) * head), heads * head);
     const std::uint64_t expanded =
-        2 * packed(context, rank, element_) + tokens_ * heads * key * element_ + at_once +
-        u(shape_.threads) * (kAttendSpan * (nope + value) + kRowBlock * rank) * kFloat +
+        2 * packed(context, rank, element_) + context * rope * element_ +
+        tokens_ * heads * key * element_ + at_once +
+        u(shape_.threads) * (kAttendSpan * (nope + value) + kRowBlock * (rank + width)) * kFloat +
         2 * heads * pages * sizeof(void*) + partials(1, value);
     return of_tokens + std::max({projecting, absorbed, expanded});
   }
@@ -140,6 +141,11 @@ class Bound {
     return tokens_ * attention_width_ * kFloat * 6 + 2 * normed(tokens_, hidden_) +
            packed(tokens_, attention_width_, element_) +
            u(shape_.threads) * dim("kda_head_dim") * (dim("kda_head_dim") + 64 * 16) * kFloat;
+  }
+
+  // Keys, and values, of a span that each thread gathers or unpacks.
+  std::uint64_t loaded_keys(std::uint64_t width) const {
+    return u(shape_.threads) * kAttendSpan * width * element_;
   }
 
   // What attend() keeps of spans before it adds them up: of few blocks at a time.

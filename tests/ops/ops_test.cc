@@ -430,7 +430,7 @@ TEST(Attention, deep_contexts_need_bounded_scratch_and_have_the_same_bits) {
       job.out_row_stride = kDv;
     }
     Machine machine(available_isas().back(), threads);
-    attend(machine.exec, machine.exec.kernels.attend_f32, sizeof(float), jobs);
+    attend(machine.exec, {RowFormat::kF32, Compute::kF32}, jobs);
     return machine.workspace.peak();
   };
   std::vector<float> want(2 * kRows * kDv), got(want.size());
