@@ -164,6 +164,7 @@ void Answer::on_delta(int index, ChatDelta delta) {
   }
   Choice& choice = choices_[static_cast<std::size_t>(index)];
   measure(choice, delta);
+  if (!hold(delta)) return abort(memory_error());
   if (delta.finish_reason == "error")
     return abort(run_error(delta.error, model_->request_timeout_s > 0));
   if (delta.finish_reason == "cancelled") return abort(draining_error());
@@ -173,6 +174,20 @@ void Answer::on_delta(int index, ChatDelta delta) {
     if (call_->stream && !text.empty()) exchange_->write(text);
   }
   if (is_last && ++num_finished_ == static_cast<int>(choices_.size())) complete();
+}
+
+// Streams pass on what comes; whole answers pile it up.
+bool Answer::hold(const ChatDelta& delta) {
+  if (call_->stream || !observer_.on_held) return true;
+  std::ptrdiff_t count = 0;
+  const auto add = [&count](const auto& logprobs) {
+    for (const auto& one : logprobs)
+      count += 1 + static_cast<std::ptrdiff_t>(one.top_logprobs.size());
+  };
+  add(delta.logprobs);
+  add(delta.prompt_logprobs);
+  num_held_ += count;
+  return count == 0 || observer_.on_held(count);
 }
 
 void Answer::measure(Choice& choice, const ChatDelta& delta) {
@@ -283,6 +298,7 @@ void Answer::end() {
   if (ended_) return;
   ended_ = true;
   unwanted_.store(true, std::memory_order_relaxed);
+  if (num_held_ > 0) observer_.on_held(-num_held_);
   turns_.clear();  // cancels what still runs
   early_.clear();
   if (const auto callback = std::exchange(on_end_, nullptr)) callback(this);

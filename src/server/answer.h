@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -42,6 +43,9 @@ struct AnswerObserver {
   std::function<void(double seconds, int tokens)> on_token_gap;
   std::function<void(const std::string& field)> on_unknown_field;
   std::function<void(const AnswerRecord&)> on_done;
+  // Log-probs that an answer keeps until it is whole, or (negative) keeps no longer: false when
+  // there is no memory for them. May be empty.
+  std::function<bool(std::ptrdiff_t num_logprobs)> on_held;
 };
 
 class Answer : public std::enable_shared_from_this<Answer> {
@@ -81,6 +85,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void on_started(Started started);
   void on_delta(int choice, ChatDelta delta);
   void measure(Choice& choice, const ChatDelta& delta);
+  bool hold(const ChatDelta& delta);
   // Adds to what is held; the delta to write now, if one is due.
   std::optional<ChatDelta> due(Choice& choice, ChatDelta delta);
   void complete();
@@ -106,6 +111,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   int interval_ = 1;
   int num_started_ = 0;
   int num_finished_ = 0;
+  std::ptrdiff_t num_held_ = 0;  // log-probs
   bool reported_ = false;
   bool ended_ = false;
 };

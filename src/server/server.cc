@@ -27,6 +27,8 @@ namespace glint {
 namespace {
 
 constexpr std::size_t kMaxLoggedFields = 256;
+// Of one that waits for the answer to be whole, and is then written out; 873 were measured.
+constexpr std::uint64_t kBytesOfLogprob = 1000;
 
 HttpResponse json_response(int status, const Json& body) {
   HttpResponse response;
@@ -115,6 +117,12 @@ struct Server::State {
       if (logged_fields.size() < kMaxLoggedFields && logged_fields.insert(name).second)
         log_debug("ignored unknown request field " + name);
     };
+    if (options.memory_limit > 0) {
+      observer.on_held = [this, most = options.request_memory / kBytesOfLogprob / 2](auto count) {
+        num_logprobs += count;
+        return num_logprobs <= static_cast<std::ptrdiff_t>(most);
+      };
+    }
     observer.on_done = [this](const AnswerRecord& record) {
       metrics.on_request_done(request_record(record));
     };
@@ -134,6 +142,7 @@ struct Server::State {
   std::set<std::string> logged_fields;  // unknown ones, each told once
   bool draining = false;
   MemoryGuard guard;
+  std::ptrdiff_t num_logprobs = 0;  // in answers that are not whole yet
 
   std::mutex mutex;  // guards what follows
   std::condition_variable done_changed;

@@ -36,7 +36,7 @@ def test_streamed_experts_keep_theirs():
 def test_a_flood_of_long_requests_stays_within_the_limit():
     """Bodies and prompts as long as are taken and longer, of shapes that cost most, many at once."""
     with tempfile.TemporaryDirectory() as folder:
-        server = soak.Server(GLINT, "demo", ["--memory", "130MiB", "--max-queue", "1000"], folder + "/log")
+        server = soak.Server(GLINT, "demo", ["--memory", "130MiB", "--max-queue", "1000", "--max-logprobs", "-1"], folder + "/log")
         most = int(server.metric("glint_mem_bytes", 'kind="requests"'))
         long = {"model": "soak", "max_tokens": 1}
         bodies = [
@@ -62,8 +62,14 @@ def test_a_flood_of_long_requests_stays_within_the_limit():
             thread.join()
         assert server.memory("VmHWM") < 130 << 20
         assert set(statuses) <= {200, 400, 413, 429, 503} and {200, 400, 413} <= set(statuses), statuses
+        # A few answers of which one alone would take all the memory.
+        listing = {**long, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1000, "min_tokens": 1000,
+                   "ignore_eos": True, "n": 8, "logprobs": True, "top_logprobs": 1500}
+        status, text = server.call("POST", "/v1/chat/completions", json.dumps(listing).encode())
+        assert status == 503 and json.loads(text)["error"]["code"] == "memory_limit"
         assert server.call("POST", "/v1/chat/completions", json.dumps(
             {**long, "messages": [{"role": "user", "content": "Hello"}]}).encode())[0] == 200, "it serves on"
+        assert server.memory("VmHWM") < 130 << 20
         assert soak.pages(server)["leased"] == 0
         assert server.stop() == 0
 
