@@ -254,6 +254,7 @@ Json report_json(const InspectReport& report) {
   if (report.plan) json.set("plan", plan_json_of(*report.plan));
   json.set("verdict", report.refusal.empty() ? "ok" : "refused");
   if (!report.refusal.empty()) json.set("reason", report.refusal);
+  if (!report.shortage.empty()) json.set("shortage", report.shortage);
   json.set("engines", engines_json_of(report.engines));
   json.set("engines_as_of", report.table->as_of());
   Json traps(Json::Array{}), notes(Json::Array{}), facts(Json::Object{});

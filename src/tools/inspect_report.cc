@@ -42,7 +42,6 @@ void inspect_plan(const Checkpoint& checkpoint, const InspectOptions& options,
   auto memory = plan_memory(*report->info, report->cache(), request, report->memory);
   if (!memory) {
     report->shortage = memory.error().message;
-    report->notes.push_back(report->shortage);
     return;
   }
   PlanReport plan;

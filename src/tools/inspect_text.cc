@@ -255,7 +255,9 @@ void say_here(const InspectReport& report, TextSheet& sheet) {
   if (!report.info && report.profile) {
     for (const std::string& note : report.profile->notes) sheet.line("Note", note);
   }
-  sheet.line("Verdict", report.refusal.empty() ? "ok" : "refused: " + report.refusal);
+  std::string verdict = report.refusal.empty() ? "ok" : "refused: " + report.refusal;
+  if (!report.shortage.empty()) verdict = "ok, but not here as asked: " + report.shortage;
+  sheet.line("Verdict", verdict);
 }
 
 // ---- other engines

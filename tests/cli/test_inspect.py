@@ -43,6 +43,16 @@ def test_checkpoints_answer_by_the_schema_too(run):
         assert report["verdict"] == "ok" and report["plan"]["total_bytes"] > 0
 
 
+def test_what_does_not_fit_here_is_said_beside_the_verdict(run):
+    asked = ["--memory", "60MiB", "--parallel", 16]
+    done = run("inspect", "demo", *asked)
+    assert done.returncode == 0 and "Verdict      ok, but not here as asked: not enough memory" in done.stdout
+    report = json.loads(run("inspect", "demo", *asked, "--json").stdout)
+    jsonschema.validate(report, SCHEMA)
+    assert "--memory gives 60.00 MiB" in report["shortage"] and "plan" not in report
+    assert report["engines"][0]["verdict"] == "conditional"
+
+
 def test_one_engine_is_told_with_sources_and_a_gpu_settles_it(run):
     text = run("inspect", config("deepseek-v4-flash"), "--engine", "vllm", "--gpu", "sm120").stdout
     assert "vLLM         not supported" in text and "SGLang" not in text
