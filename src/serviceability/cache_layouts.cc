@@ -6,6 +6,8 @@
 #include <functional>
 #include <optional>
 
+#include "tensor/row_format.h"
+
 namespace glint {
 namespace {
 
@@ -30,16 +32,10 @@ double index_fp8(const CachePart& part) {
   return number(part.width) + 4;
 }
 
-std::optional<double> fp8(const CachePart& part) {
+std::optional<double> packed(const CachePart& part, RowFormat format) {
   if (part.kind == CachePart::Kind::kIndex) return index_fp8(part);
-  if (part.width % 32 != 0) return std::nullopt;
-  return number(part.width + part.width / 32);
-}
-
-std::optional<double> fp4(const CachePart& part) {
-  if (part.kind == CachePart::Kind::kIndex) return index_fp8(part);
-  if (part.width % 16 != 0) return std::nullopt;
-  return number(part.width / 2 + part.width / 16);
+  const std::size_t vector = row_bytes(format, static_cast<int>(part.width));
+  return static_cast<double>(vector) * number(part.vectors);
 }
 
 }  // namespace
@@ -58,10 +54,12 @@ std::vector<CacheLayout> cache_layouts(const std::vector<CachePart>& parts,
   const bool index = std::ranges::any_of(
       parts, [](const CachePart& part) { return part.kind == CachePart::Kind::kIndex; });
   const std::string index_note = index ? "; index keys: e4m3 and a float32 scale" : "";
-  add("bf16", fmt::format("{} bf16 values", first.width),
-      [](const CachePart& part) { return 2 * number(part.width); });
-  add("fp8", fmt::format("{} e4m3, a UE8M0 scale per 32{}", first.width, index_note), fp8);
-  add("fp4", fmt::format("{} e2m1, an e4m3 scale per 16{}", first.width, index_note), fp4);
+  add("bf16", fmt::format("{} bf16 values", first.values()),
+      [](const CachePart& part) { return 2 * number(part.values()); });
+  add("fp8", fmt::format("{} e4m3, a UE8M0 scale per 32{}", first.values(), index_note),
+      [](const CachePart& part) { return packed(part, RowFormat::kFp8); });
+  add("fp4", fmt::format("{} e2m1, an e4m3 scale per 16{}", first.values(), index_note),
+      [](const CachePart& part) { return packed(part, RowFormat::kFp4); });
 
   // What one kernel stores: FlashMLA (README, 2026.09.30 and before), for rows of its widths.
   const auto latent_as = [](double bytes) -> Bytes {

@@ -17,8 +17,10 @@ struct CachePart {
   Kind kind = Kind::kHeads;
   std::string name;  // "latent and rope key", "pooled index keys", ...
   std::int64_t layers = 0;
-  std::int64_t width = 0;  // values of a row
+  std::int64_t width = 0;  // values of a vector
   std::int64_t tokens_per_row = 1;
+  std::int64_t vectors = 1;  // of a row, each with scales of its own
+  std::int64_t values() const { return vectors * width; }
 };
 
 struct CacheLayout {
@@ -29,10 +31,9 @@ struct CacheLayout {
   double with_mtp = 0;         // the draft layer's rows too
 };
 
-// Of a row, by the part's kind: bf16 two bytes a value. fp8: e4m3 and a UE8M0 scale per 32 values
-// (FlashMLA's 528 bytes of 512). fp4: e2m1 and an e4m3 scale per 16 (its 288). Index keys have no
-// fp4; their fp8 is e4m3 and one float32 scale (132 bytes of 128). Formats whose groups do not
-// divide a row are left out. The rest, by name, are those of one kernel, for rows it fits.
+// bf16, fp8 and fp4 as tensor/row_format.h has them (of 512 values FlashMLA's 528 and 288 bytes).
+// Index keys have no fp4; their fp8 is e4m3 and one float32 scale (132 bytes of 128). The rest, by
+// name, are those of one kernel, for rows it fits.
 std::vector<CacheLayout> cache_layouts(const std::vector<CachePart>& parts,
                                        const std::vector<CachePart>& mtp, std::int64_t rope_width);
 

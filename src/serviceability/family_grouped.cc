@@ -46,7 +46,7 @@ void read_grouped_family(ConfigView& text, ModelProfile& p) {
       "token and layer, read by {} query heads",
       p.model_type, p.kv_heads, p.kv_heads, dim, p.heads);
   p.cache_layers = p.layers;
-  p.cache.push_back({CachePart::Kind::kHeads, "keys and values", p.layers, row, 1});
+  p.cache.push_back({CachePart::Kind::kHeads, "keys and values", p.layers, dim, 1, 2 * p.kv_heads});
   const Count q = Count(p.heads) * dim, kv = Count(p.kv_heads) * dim, h = p.hidden_size;
   const Count in = q + 2 * kv;
   const Count attention = in * h + (text.flag({"attention_bias"}, false) ? in : 0) +

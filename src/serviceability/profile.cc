@@ -152,7 +152,7 @@ double cache_read_bytes(const ModelProfile& p, std::int64_t context) {
     const bool chosen = p.index_topk && part.kind == CachePart::Kind::kLatent &&
                         part.tokens_per_row <= kMostChosenFrom;
     if (chosen) rows = std::min(rows, *p.index_topk);
-    bytes += 2 * static_cast<double>(part.layers) * static_cast<double>(part.width) *
+    bytes += 2 * static_cast<double>(part.layers) * static_cast<double>(part.values()) *
              static_cast<double>(rows);
   }
   return bytes;

@@ -37,6 +37,7 @@ void declare(Flags& flags, Options* options) {
   flags.text("--isa", &o.session.isa, "NAME", "as in the other commands");
   flags.integer("-t,--threads", &o.session.threads, "N", "as in the other commands", 1, 4096);
   declare_memory(flags, &o.session);
+  declare_kv_cache(flags, &o.session);
   declare_weights(flags, &o.session);
   declare_log(flags, &options->log);
 }

@@ -2,6 +2,7 @@
 // never renamed.
 #include <fmt/format.h>
 
+#include "models/cache_format.h"
 #include "tools/inspect_report.h"
 #include "tools/plan_report.h"
 
@@ -30,7 +31,7 @@ Json parts_json(const std::vector<PlacedGroup>& weights) {
 
 Json cache_json(const InspectReport& report) {
   Json cache;
-  cache.set("format", "bf16");
+  cache.set("format", cache_format_name(report.format));
   cache.set("bytes_per_token", report.bytes_per_token());
   cache.set("bytes_per_sequence", report.bytes_per_sequence());
   cache.set("total_bytes", report.cache_bytes());

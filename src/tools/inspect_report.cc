@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "models/cache_format.h"
 #include "models/registry.h"
 #include "serviceability/model_files.h"
 #include "tools/flags.h"
@@ -72,6 +73,12 @@ void choose_context(const InspectOptions& options, std::int64_t most, InspectRep
   }
 }
 
+// Of a model that glint does not run.
+void choose_format(const InspectOptions& options, InspectReport* report) {
+  report->format = load_options(options.session).cache_format;
+  if (report->layout() == nullptr) report->format = CacheFormat::kBf16;  // nothing is cached
+}
+
 // Whether glint runs it, and what that costs.
 void inspect_model(const Checkpoint& checkpoint, const InspectOptions& options,
                    InspectReport* report) {
@@ -85,6 +92,12 @@ void inspect_model(const Checkpoint& checkpoint, const InspectOptions& options,
   report->notes = checkpoint.notes();
   report->notes.insert(report->notes.end(), report->info->notes.begin(), report->info->notes.end());
   choose_context(options, report->info->max_position_embeddings, report);
+  const CacheFormat asked = load_options(options.session).cache_format;
+  if (const Status has = check_cache_format(*report->info, asked); !has) {
+    report->refusal = has.error().message;
+    return;
+  }
+  report->format = asked;
   if (!report->has_weights) {
     report->notes.push_back("there are no weights here: only what config.json says is reported");
     return;
@@ -141,8 +154,14 @@ Status join_engines(const InspectOptions& options, const ModelFiles& files, Insp
 
 std::uint64_t InspectReport::bytes_per_token() const {
   if (info) return cache().bytes_per_token();
-  if (!profile || profile->layouts.empty()) return 0;
-  return static_cast<std::uint64_t>(profile->layouts.front().bytes_per_token);
+  return layout() != nullptr ? static_cast<std::uint64_t>(layout()->bytes_per_token) : 0;
+}
+
+const CacheLayout* InspectReport::layout() const {
+  if (!profile) return nullptr;
+  const auto found =
+      std::ranges::find(profile->layouts, cache_format_name(format), &CacheLayout::name);
+  return found == profile->layouts.end() ? nullptr : &*found;
 }
 
 double InspectReport::weight_bytes_per_token() const {
@@ -196,7 +215,10 @@ Result<InspectReport> inspect(const std::filesystem::path& path, const InspectOp
     auto profile = read_profile(files->config, files->hf_quant_config);
     if (profile) {
       report.profile = std::move(*profile);
-      if (!report.info) choose_context(options, report.profile->context.positions, &report);
+      if (!report.info) {
+        choose_context(options, report.profile->context.positions, &report);
+        choose_format(options, &report);
+      }
     } else if (report.refusal != profile.error().message) {
       report.notes.push_back("no profile: " + profile.error().message);
     }

@@ -64,7 +64,9 @@ struct InspectReport {
   std::vector<EngineAnswer> engines;  // glint's own first
   std::vector<DecidedRule> traps;
 
-  const CacheSpec& cache() const { return info->cache.bf16; }
+  CacheFormat format = CacheFormat::kBf16;  // of the cache, as --kv-cache asks
+  const CacheSpec& cache() const { return *info->cache.find(format); }
+  const CacheLayout* layout() const;      // of the profile in that format; null: there is none
   double weight_bytes_per_token() const;  // read by a token at batch 1; about, without weights
   std::uint64_t bytes_per_token() const;
   std::uint64_t bytes_per_sequence() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "models/cache_format.h"
 #include "tools/flags.h"
 #include "tools/inspect_report.h"
 #include "tools/plan_report.h"
@@ -171,26 +172,37 @@ void say_weights(const InspectReport& report, TextSheet& sheet) {
                                                        : "declared: " + p.quantisation.scheme));
 }
 
+// The other formats; where glint has one, its own bytes, which may differ: it keeps the keys of
+// indexers in bf16.
+void say_layouts(const InspectReport& report, TextSheet& sheet) {
+  for (const CacheLayout& layout : report.profile->layouts) {
+    if (layout.name == cache_format_name(report.format)) continue;
+    const auto format = cache_format_from_name(layout.name);
+    const CacheSpec* spec = report.info && format ? report.info->cache.find(*format) : nullptr;
+    const std::string how =
+        spec != nullptr ? layout.layout.substr(0, layout.layout.find(';')) : layout.layout;
+    const double each =
+        spec != nullptr ? static_cast<double>(spec->bytes_per_token()) : layout.bytes_per_token;
+    sheet.line("", fmt::format("{}: {} bytes per token, {} for all that ({} a row: {}){}",
+                               layout.name, fact_text(number_json(each)),
+                               format_bytes(each * static_cast<double>(report.tokens(1))),
+                               fact_text(number_json(layout.row_bytes)), how,
+                               spec != nullptr ? fmt::format("; --kv-cache {}", layout.name) : ""));
+  }
+}
+
 void say_cache(const InspectReport& report, TextSheet& sheet) {
   std::string drafts;
-  if (report.profile && !report.profile->mtp_cache.empty()) {
+  if (report.format == CacheFormat::kBf16 && report.profile && !report.profile->mtp_cache.empty()) {
     drafts = fmt::format(" ({} with MTP)",
                          fact_text(number_json(report.profile->layouts.front().with_mtp)));
   }
-  sheet.line("KV cache", fmt::format("bf16, {} bytes per token{}; {} of {} tokens: {}",
-                                     grouped_number(report.bytes_per_token()), drafts,
-                                     plural(report.parallel, "sequence"), report.context,
-                                     bytes(report.cache_bytes())));
-  if (report.profile && report.profile->layouts.size() > 1) {
-    for (const CacheLayout& layout : report.profile->layouts) {
-      if (layout.name == "bf16") continue;
-      sheet.line("", fmt::format("{}: {} bytes per token, {} for all that ({} a row: {})",
-                                 layout.name, fact_text(number_json(layout.bytes_per_token)),
-                                 format_bytes(layout.bytes_per_token *
-                                              static_cast<double>(report.tokens(1))),
-                                 fact_text(number_json(layout.row_bytes)), layout.layout));
-    }
-  }
+  sheet.line("KV cache",
+             fmt::format("{}, {} bytes per token{}; {} of {} tokens: {}",
+                         cache_format_name(report.format), grouped_number(report.bytes_per_token()),
+                         drafts, plural(report.parallel, "sequence"), report.context,
+                         bytes(report.cache_bytes())));
+  if (report.profile) say_layouts(report, sheet);
   if (report.info && report.cache().state_bytes > 0) {
     sheet.line("States", fmt::format("{} a sequence, {} in all; {} for each that is kept "
                                      "(--snapshots)",
@@ -205,13 +217,13 @@ void say_cache(const InspectReport& report, TextSheet& sheet) {
   }
   if (report.profile) {
     sheet.line("Per token",
-               fmt::format("{} of weights and {} of cache and states are read at {} tokens",
+               fmt::format("{} of weights and {} of a bf16 cache and states are read at {} tokens",
                            format_bytes(report.weight_bytes_per_token()),
                            format_bytes(cache_read_bytes(*report.profile, report.context)),
                            report.context));
   }
   if (report.profile && !report.has_weights) {
-    sheet.line("Together", fmt::format("about {} in bf16, without the program's own",
+    sheet.line("Together", fmt::format("about {}, without the program's own",
                                        bytes(report.profile->weight_bytes.value() +
                                              report.cache_bytes() + report.state_bytes())));
   }

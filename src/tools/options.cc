@@ -69,6 +69,22 @@ void declare_memory(Flags& flags, SessionOptions* options) {
              "(default: a file in ~/.cache/glint)");
 }
 
+void declare_kv_cache(Flags& flags, SessionOptions* options) {
+  flags.custom("--kv-cache,--kv-cache-dtype", "bf16|fp8|fp4|auto",
+               "format of the cache: fp8 takes about half of bf16 and fp4 a quarter, so longer "
+               "contexts fit and are read faster; fp8 hardly changes answers, fp4 does a little "
+               "(docs/numerics.md); auto is bf16 (default auto)",
+               [options](const std::string& value) -> Status {
+                 // As vLLM spells it.
+                 const std::string name = value == "fp8_e4m3" ? "fp8" : value;
+                 if (name != "auto" && !cache_format_from_name(name)) {
+                   return invalid_argument(fmt::format("'{}' is none of bf16|fp8|fp4|auto", value));
+                 }
+                 options->kv_cache = name;
+                 return {};
+               });
+}
+
 void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
   flags.group("Context and memory");
   flags.custom(
@@ -103,20 +119,7 @@ void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
                  options->prefix_cache = value == "on";
                  return {};
                });
-  flags.custom("--kv-cache,--kv-cache-dtype", "bf16|fp8|fp4|auto",
-               "format of the cache: fp8 takes about half of bf16 and fp4 a quarter, so longer "
-               "contexts fit and are read faster; fp8 hardly changes answers, fp4 does a little "
-               "(docs/numerics.md); auto is bf16 (default auto)",
-               [options](const std::string& value) -> Status {
-                 // As vLLM spells it.
-                 const std::string name = value == "fp8_e4m3" ? "fp8" : value;
-                 if (name != "auto" && !cache_format_from_name(name)) {
-                   return invalid_argument(fmt::format("'{}' is none of bf16|fp8|fp4|auto", value));
-                 }
-                 options->kv_cache = name;
-                 return {};
-               });
-
+  declare_kv_cache(flags, options);
   declare_weights(flags, options);
   flags.choice("--numa", &options->numa, {"none", "interleave"},
                "interleave: memory of the weights is spread over the machine's NUMA nodes "

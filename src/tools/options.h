@@ -17,6 +17,8 @@ void declare_model(Flags& flags, std::string* model);
 void declare_weights(Flags& flags, SessionOptions* options);
 // --memory, --stream-experts, ...: what may lie in memory, and what stays on disk.
 void declare_memory(Flags& flags, SessionOptions* options);
+// --kv-cache: how the rows of the cache are stored.
+void declare_kv_cache(Flags& flags, SessionOptions* options);
 // Those and --ctx, --threads, --isa, --compute, ... With `parallel` also --parallel.
 void declare_session(Flags& flags, SessionOptions* options, bool parallel);
 

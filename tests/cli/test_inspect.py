@@ -53,6 +53,24 @@ def test_what_does_not_fit_here_is_said_beside_the_verdict(run):
     assert report["engines"][0]["verdict"] == "conditional"
 
 
+def test_the_cache_in_other_formats(run, tmp_path):
+    def cache(model, *more):
+        return json.loads(run("inspect", config(model), "--json", *more).stdout)["kv_cache"]
+
+    assert cache("glm-4.7-flash", "--kv-cache", "fp8")["bytes_per_token"] == 47 * 594
+    fp4 = cache("glm-4.7-flash", "--kv-cache", "fp4")
+    assert fp4["format"] == "fp4" and fp4["bytes_per_token"] == 47 * 324
+    assert cache("glm-5.3-flash", "--kv-cache", "fp8")["bytes_per_token"] == 11 * (528 + 64)  # keys of pools stay bf16
+    assert cache("deepseek-v3", "--kv-cache", "fp8")["bytes_per_token"] == 61 * 594
+    assert "fp4: 15,228 bytes per token" in run("inspect", config("glm-4.7-flash")).stdout
+    assert cache("glm-4.5", "--kv-cache", "fp4")["bytes_per_token"] == 92 * 1152
+    odd = tmp_path / "config.json"
+    for model, layers in (("glm-4.7-flash", 47), ("deepseek-v3", 61)):  # the last group of a row is not whole
+        odd.write_text(json.dumps(json.loads(config(model).read_text()) | {"kv_lora_rank": 500}))
+        report = json.loads(run("inspect", odd, "--kv-cache", "fp8", "--json").stdout)
+        assert report["kv_cache"]["bytes_per_token"] == report["facts"]["cache_bytes_fp8"] == layers * (564 + 18)
+
+
 def test_one_engine_is_told_with_sources_and_a_gpu_settles_it(run):
     text = run("inspect", config("deepseek-v4-flash"), "--engine", "vllm", "--gpu", "sm120").stdout
     assert "vLLM         not supported" in text and "SGLang" not in text

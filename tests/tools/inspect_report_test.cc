@@ -54,6 +54,13 @@ TEST(Profile, counts_the_cache_of_released_models_as_the_families_do) {
     EXPECT_EQ(profile->layouts.front().bytes_per_token,
               static_cast<double>(report.bytes_per_token()))
         << path;
+    // Its fp8 and fp4 too, but for the keys of indexers, which stay in bf16.
+    if (info->cache.fp8 && profile->index_layers == 0) {
+      EXPECT_EQ(profile->layouts[1].name, "fp8");
+      EXPECT_EQ(profile->layouts[1].bytes_per_token,
+                static_cast<double>(info->cache.fp8->bytes_per_token()))
+          << path;
+    }
     // A sequence carries what its last pool may still need besides.
     EXPECT_LE(profile->state_bytes.value(), report.cache().state_bytes) << path;
     EXPECT_GE(1.02 * static_cast<double>(profile->state_bytes.value()),
