@@ -11,7 +11,7 @@ export PATH := $(if $(wildcard $(HOME)/.cargo/bin/cargo),$(HOME)/.cargo/bin:)$(P
 JOBS ?= $(shell nproc)
 RUST_NEEDED := 1.87
 
-BUILD_PACKAGES := cmake ninja-build pkg-config libboost-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libedit-dev prometheus-cpp-dev
+BUILD_PACKAGES := cmake ninja-build pkg-config libboost-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libedit-dev prometheus-cpp-dev libxxhash-dev
 TEST_PACKAGES := libgtest-dev libgmock-dev python3 python3-venv chromium $(if $(shell command -v node),,nodejs) $(if $(shell command -v npm),,npm)
 FUZZ_PACKAGES := libgtest-dev libgmock-dev python3 clang-19 libclang-rt-19-dev
 

@@ -8,6 +8,7 @@ find_package(CLI11 REQUIRED)
 find_package(Boost 1.74 REQUIRED)
 find_path(LIBEDIT_INCLUDE_DIR histedit.h REQUIRED)  # line editing in `glint chat`
 find_library(LIBEDIT_LIBRARY edit REQUIRED)
+find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)  # header only: checksums of cache pages on disk
 # Its CMake package would ask for the HTTP client and server of its other parts.
 find_path(PROMETHEUS_INCLUDE_DIR prometheus/registry.h REQUIRED)
 find_library(PROMETHEUS_CORE_LIBRARY prometheus-cpp-core REQUIRED)

@@ -28,6 +28,7 @@ DEBIAN = [  # package, what it is, how it gets in, licence, copyright
     ("libboost-dev", "Boost", "compiled in (header only)", "BSL-1.0", "the Boost project's contributors"),
     ("libedit-dev", "libedit", "linked dynamically", "BSD-3-Clause", "1992-1993 The Regents of the University of California; 1997-2012 The NetBSD Foundation, Inc."),
     ("prometheus-cpp-dev", "prometheus-cpp, its core", "linked dynamically", "MIT", "2016-2022 Jupp Mueller; 2017-2022 Gregor Jasny"),
+    ("libxxhash-dev", "xxHash", "compiled in (header only)", "BSD-2-Clause", "2012-2021 Yann Collet"),
     ("libstdc++6, libgcc-s1", "GCC's run-time libraries", "linked dynamically", "GPL-3.0 with the GCC Runtime Library Exception", "Free Software Foundation, Inc."),
     ("libc6", "GNU C library", "linked dynamically", "LGPL-2.1-or-later", "Free Software Foundation, Inc."),
     ("libgtest-dev, libgmock-dev", "GoogleTest", "tests only", "BSD-3-Clause", "2008 Google Inc."),
@@ -45,6 +46,23 @@ THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLI
 WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
 COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
 OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+"""
+
+BSD2 = """Redistribution and use in source and binary forms, with or without modification, are permitted provided that the
+following conditions are met:
+
+1. Redistributions of source code must retain the above copyright notice, this list of conditions and the following
+   disclaimer.
+2. Redistributions in binary form must reproduce the above copyright notice, this list of conditions and the following
+   disclaimer in the documentation and/or other materials provided with the distribution.
+
+THIS SOFTWARE IS PROVIDED BY THE COPYRIGHT HOLDERS AND CONTRIBUTORS "AS IS" AND ANY EXPRESS OR IMPLIED WARRANTIES,
+INCLUDING, BUT NOT LIMITED TO, THE IMPLIED WARRANTIES OF MERCHANTABILITY AND FITNESS FOR A PARTICULAR PURPOSE ARE
+DISCLAIMED. IN NO EVENT SHALL THE COPYRIGHT HOLDER OR CONTRIBUTORS BE LIABLE FOR ANY DIRECT, INDIRECT, INCIDENTAL,
+SPECIAL, EXEMPLARY, OR CONSEQUENTIAL DAMAGES (INCLUDING, BUT NOT LIMITED TO, PROCUREMENT OF SUBSTITUTE GOODS OR SERVICES;
+LOSS OF USE, DATA, OR PROFITS; OR BUSINESS INTERRUPTION) HOWEVER CAUSED AND ON ANY THEORY OF LIABILITY, WHETHER IN
+CONTRACT, STRICT LIABILITY, OR TORT (INCLUDING NEGLIGENCE OR OTHERWISE) ARISING IN ANY WAY OUT OF THE USE OF THIS
+SOFTWARE, EVEN IF ADVISED OF THE POSSIBILITY OF SUCH DAMAGE.
 """
 
 BSD3 = """Redistribution and use in source and binary forms, with or without modification, are permitted provided that the
@@ -95,7 +113,7 @@ and redistribute it freely, subject to the following restrictions:
 3. This notice may not be removed or altered from any source distribution.
 """
 
-TEXTS = {"MIT": MIT, "BSD-3-Clause": BSD3, "BSL-1.0": BOOST, "Zlib": ZLIB}
+TEXTS = {"MIT": MIT, "BSD-2-Clause": BSD2, "BSD-3-Clause": BSD3, "BSL-1.0": BOOST, "Zlib": ZLIB}
 
 
 def locked_crates():

@@ -1,103 +1,25 @@
 #include "cache/cache.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "base/check.h"
+#include "cache/cache_state.h"
 #include "cache/page_pool.h"
+#include "cache/page_store.h"
 #include "cache/snapshot_pool.h"
 
 namespace glint {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
 std::size_t pages_for(int length) {
   return (static_cast<std::size_t>(length) + kPageSize - 1) / kPageSize;
 }
 
-// Address space. Nothing of it is backed until it is written.
-class Mapping {
- public:
-  Mapping() = default;
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
-    if (data_ != nullptr) munmap(data_, size_);
-  }
-  bool map(std::size_t nbytes) {
-    void* data = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED) return false;
-    data_ = static_cast<std::byte*>(data);
-    size_ = nbytes;
-    // Advice only: a kernel without huge pages is fine.
-    if (nbytes >= kHugePage) madvise(data, nbytes, MADV_HUGEPAGE);
-    return true;
-  }
-  std::byte* data() const { return data_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-};
-
 }  // namespace
-
-struct Cache::State {
-  State(CacheSpec s, std::size_t num_pages, bool reuse, StateRoom room)
-      : spec(std::move(s)),
-        prefix_reuse(reuse),
-        snapshots(room.num_snapshots),
-        pool(num_pages, snapshots),
-        num_states(room.num_states) {
-    for (int slot = static_cast<int>(num_states) - 1; slot >= 0; --slot)
-      free_states.push_back(slot);
-  }
-
-  CacheSpec spec;
-  bool prefix_reuse;
-  std::size_t layer_bytes = 0;  // one layer of one page
-  std::size_t rows_bytes = 0;   // all layers of one page
-  std::size_t page_bytes = 0;   // rows, then the page's state
-  Mapping memory, state_memory, snapshot_memory;
-  SnapshotPool snapshots;
-  PagePool pool;
-  std::size_t num_states;
-  std::vector<int> free_states;                 // the next one last
-  std::vector<const SequenceCache*> sequences;  // alive; few
-  std::uint64_t prefix_queries = 0;
-  std::uint64_t prefix_hits = 0;
-
-  void remove(const SequenceCache* sequence) {
-    const auto it = std::ranges::find(sequences, sequence);
-    GLINT_CHECK(it != sequences.end());
-    *it = sequences.back();
-    sequences.pop_back();
-  }
-  void replace(const SequenceCache* from, const SequenceCache* to) {
-    const auto it = std::ranges::find(sequences, from);
-    GLINT_CHECK(it != sequences.end());
-    *it = to;
-  }
-  std::byte* state_of(int slot) const {
-    return state_memory.data() + static_cast<std::size_t>(slot) * spec.state_stride();
-  }
-  std::byte* snapshot_of(SnapshotId id) const {
-    return snapshot_memory.data() + static_cast<std::size_t>(id) * spec.snapshot_stride();
-  }
-};
-
-// What the prefix tree has of some tokens.
-struct Cache::Prefix {
-  std::vector<PageId> pages;
-  std::size_t usable = 0;  // of these, the first
-  SnapshotId snapshot = kNoSnapshot;
-};
 
 Result<std::unique_ptr<Cache::State>> Cache::make_state(CacheSpec spec, std::size_t num_pages,
                                                         bool prefix_reuse, StateRoom room) {
@@ -168,7 +90,55 @@ Result<std::unique_ptr<Cache>> Cache::make(CacheSpec spec, std::size_t num_pages
 }
 
 Cache::~Cache() {
-  GLINT_CHECK(state_->sequences.empty());
+  GLINT_CHECK(state_->sequences.empty() && state_->holds.empty());
+}
+
+void Cache::limit_cached(std::size_t num_pages) {
+  state_->pool.limit_cached(num_pages);
+}
+
+void Cache::attach(std::shared_ptr<PageStore> store) {
+  State& state = *state_;
+  GLINT_CHECK(store != nullptr && state.store == nullptr && state.sequences.empty());
+  GLINT_CHECK(state.prefix_reuse && state.pool.cached_count() == 0);
+  state.store = std::move(store);
+  state.keys.resize(state.pool.total());
+  state.pool.observe_evictions([&state](PageId page) {
+    state.spill(page, StoredKind::kPage, kStampNow);
+    if (state.snapshots.find(page) != kNoSnapshot)
+      state.spill(page, StoredKind::kSnapshot, kStampNow);
+  });
+  state.snapshots.observe_evictions(
+      [&state](PageId page) { state.spill(page, StoredKind::kSnapshot, kStampNow); });
+}
+
+PageStore* Cache::store() const {
+  return state_->store.get();
+}
+
+StoredEntry Cache::State::entry_of(PageId id, StoredKind kind) const {
+  StoredEntry entry;
+  entry.kind = kind;
+  entry.key = keys[static_cast<std::size_t>(id)];
+  entry.salt = pool.salt(id);
+  const PageId parent = pool.parent(id);
+  entry.parent =
+      parent == kNoPage ? store->root(entry.salt) : keys[static_cast<std::size_t>(parent)];
+  std::ranges::copy(pool.tokens(id), entry.tokens.begin());
+  entry.nbytes = kind == StoredKind::kPage ? page_bytes : spec.snapshot_bytes;
+  return entry;
+}
+
+bool Cache::State::spill(PageId id, StoredKind kind, std::int64_t stamp) {
+  const StoreKey& key = keys[static_cast<std::size_t>(id)];
+  if (store->knows(key, kind)) {
+    store->touch(key, kind, stamp);
+    return true;
+  }
+  const std::byte* content =
+      kind == StoredKind::kPage ? page(id).data() : snapshot_of(snapshots.find(id));
+  const StoredEntry entry = entry_of(id, kind);
+  return store->write(entry, {content, entry.nbytes}, stamp);
 }
 
 const CacheSpec& Cache::spec() const {
@@ -237,17 +207,22 @@ CacheStats Cache::stats() const {
           .free_pages = pool.free_count(),
           .cached_pages = pool.cached_count(),
           .leased_pages = pool.leased_count(),
+          .page_bytes = state_->page_bytes,
+          .max_cached_pages = state_->prefix_reuse ? pool.max_cached() : 0,
+          .evicted_pages = pool.evicted(),
           .prefix_queries = state_->prefix_queries,
           .prefix_hits = state_->prefix_hits,
           .total_states = state_->num_states,
           .used_states = state_->num_states - state_->free_states.size(),
           .total_snapshots = state_->snapshots.total(),
           .kept_snapshots = state_->snapshots.kept(),
-          .evicted_snapshots = state_->snapshots.evicted()};
+          .evicted_snapshots = state_->snapshots.evicted(),
+          .store = state_->store == nullptr ? std::nullopt
+                                            : std::optional<StoreStats>(state_->store->stats())};
 }
 
 void Cache::clear_prefixes() {
-  state_->pool.evict_all();
+  state_->pool.clear();
 }
 
 void Cache::check_integrity() const {
@@ -284,6 +259,11 @@ void Cache::check_integrity() const {
       const PageId parent = i == 0 ? kNoPage : sequence->pages_[i - 1];
       GLINT_CHECK(state_->pool.find(parent, sequence->salt_, content) == page);
     }
+  }
+  for (const CacheHold* hold : state_->holds) {
+    for (const PageId page : hold->pages) ++leases[static_cast<std::size_t>(page)];
+    if (hold->written != kNoSnapshot) written.push_back(hold->written);
+    if (hold->pinned != kNoSnapshot) ++pins[static_cast<std::size_t>(hold->pinned)];
   }
   GLINT_CHECK(std::ranges::all_of(is_used, [](char used) { return used != 0; }));
   state_->pool.check_integrity(leases);
@@ -466,6 +446,7 @@ void SequenceCache::offer(std::size_t page_index) {
   const PageId same = pool.find(parent, salt_, content);
   if (same == kNoPage) {
     pool.insert(pages_[page_index], parent, salt_, content);
+    cache_->state_->entered(pages_[page_index]);
     return;
   }
   // Another sequence got here first. Holding its page and not ours keeps the path of tree pages

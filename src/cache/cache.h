@@ -1,12 +1,13 @@
 // The paged per-token cache: pages of kPageSize tokens, shared by prefix, leased by sequences; with
 // them the recurrent states of the sequences that run, and snapshots of such states kept with
-// pages. One engine thread uses it; no locks. Knows bytes per token, layer and state, not what they
-// mean.
+// pages. What leaves it for want of room may go to a store on disk (store_jobs.h brings it back).
+// One engine thread uses it; no locks. Knows bytes per token, layer and state, not what they mean.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "base/result.h"
 
 namespace glint {
+
+class PageStore;
 
 inline constexpr int kPageSize = 64;  // tokens
 
@@ -49,16 +52,29 @@ using PageId = std::int32_t;
 using SnapshotId = std::int32_t;
 inline constexpr SnapshotId kNoSnapshot = -1;
 
+// What a PageStore holds and did so far. Pages and snapshots count alike, as entries.
+struct StoreStats {
+  std::uint64_t entries = 0, bytes = 0;  // on disk; of other models too
+  std::uint64_t max_bytes = 0;
+  std::uint64_t written = 0, read = 0, evicted = 0;  // entries
+  std::uint64_t dropped = 0;                         // not written: the queue was full, or the disk
+  std::uint64_t damaged = 0;  // found not to be what was written, and removed
+};
+
 struct CacheStats {
   std::size_t total_pages = 0;
   std::size_t free_pages = 0;    // never used, or given back and not in the prefix tree
   std::size_t cached_pages = 0;  // in the prefix tree and leased by nobody: may be evicted
   std::size_t leased_pages = 0;
+  std::size_t page_bytes = 0;        // of one
+  std::size_t max_cached_pages = 0;  // cached_pages is never more
+  std::uint64_t evicted_pages = 0;   // that left the prefix tree for want of room
   std::uint64_t prefix_queries = 0;  // tokens asked for
   std::uint64_t prefix_hits = 0;     // tokens found
   std::size_t total_states = 0, used_states = 0;
   std::size_t total_snapshots = 0, kept_snapshots = 0;  // kept: with a page of the prefix tree
   std::uint64_t evicted_snapshots = 0;                  // that made room for others
+  std::optional<StoreStats> store = {};                 // where there is one
 };
 
 class Cache;
@@ -144,6 +160,12 @@ class Cache {
 
   const CacheSpec& spec() const;
   bool prefix_reuse() const;
+  // At most so many pages that nobody leases stay in the prefix tree, from now on; all unless this
+  // is called. Those used least recently leave first, leaves before their parents.
+  void limit_cached(std::size_t num_pages);
+  // What leaves the prefix tree for want of room is written there. Before the first start().
+  void attach(std::shared_ptr<PageStore> store);
+  PageStore* store() const;  // null without
   // A sequence that starts with the longest cached prefix of `tokens` in whole pages, but never all
   // of them: at least one token is left to compute. With snapshot_bytes it ends at the deepest
   // snapshot. `salt` separates tenants: only equal salts share. Aborts when a state is needed and
@@ -159,7 +181,7 @@ class Cache {
   // Pages that could be leased now (free + evictable).
   std::size_t available_pages() const;
   CacheStats stats() const;
-  void clear_prefixes();  // drops every cached page that nobody leases
+  void clear_prefixes();  // drops every cached page that nobody leases; the store gets none of them
   // Aborts unless free + cached + leased == total and every reference count is right. For tests,
   // and after them.
   void check_integrity() const;
@@ -177,6 +199,8 @@ class Cache {
 
  private:
   friend class SequenceCache;
+  friend class StoreJob;
+  friend class Recall;
   struct State;
   void clear_page_state(PageId page);
   struct Prefix;

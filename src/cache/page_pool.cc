@@ -40,7 +40,7 @@ std::uint64_t PagePool::hash(PageId parent, std::uint64_t salt,
 PageId PagePool::acquire() {
   if (free_count() == 0) {
     if (evictable_.empty()) return kNoPage;
-    evict(evictable_.begin()->second);
+    evict_oldest();
   }
   PageId page = kNoPage;
   if (!free_.empty()) {
@@ -76,6 +76,21 @@ void PagePool::release(PageId page) {
   ++cached_;
   entry.last_use = ++clock_;
   if (entry.node->num_children == 0) evictable_.insert({entry.last_use, page});
+  if (cached_ > max_cached_) evict_oldest();
+}
+
+void PagePool::limit_cached(std::size_t num_pages) {
+  max_cached_ = num_pages;
+  while (cached_ > max_cached_) evict_oldest();
+}
+
+void PagePool::touch(PageId page) {
+  Page& entry = pages_[index(page)];
+  GLINT_CHECK(entry.node != nullptr);
+  if (entry.leases > 0) return;
+  const bool listed = evictable_.erase({entry.last_use, page}) > 0;
+  entry.last_use = ++clock_;
+  if (listed) evictable_.insert({entry.last_use, page});
 }
 
 PageId PagePool::find(PageId parent, std::uint64_t salt,
@@ -132,15 +147,22 @@ void PagePool::remove_from_tree(PageId page) {
   entry.node.reset();
 }
 
-void PagePool::evict(PageId page) {
+void PagePool::drop(PageId page) {
   evictable_.erase({pages_[index(page)].last_use, page});
   remove_from_tree(page);
   --cached_;
   free_.push_back(page);
 }
 
-void PagePool::evict_all() {
-  while (!evictable_.empty()) evict(evictable_.begin()->second);
+void PagePool::evict_oldest() {
+  const PageId page = evictable_.begin()->second;
+  if (on_evict_) on_evict_(page);
+  ++evicted_;
+  drop(page);
+}
+
+void PagePool::clear() {
+  while (!evictable_.empty()) drop(evictable_.begin()->second);
 }
 
 void PagePool::check_integrity(std::span<const int> leases) const {
@@ -166,6 +188,8 @@ void PagePool::check_integrity(std::span<const int> leases) const {
       const Page& above = pages_[index(node.parent)];
       GLINT_CHECK(above.node != nullptr);
       GLINT_CHECK(entry.leases == 0 || above.leases > 0);
+      // By subtree: while neither is leased, the parent was used last.
+      GLINT_CHECK(above.leases > 0 || above.last_use > entry.last_use);
       ++num_children[index(node.parent)];
     }
     GLINT_CHECK(find(node.parent, node.salt, node.tokens) == static_cast<PageId>(page));
@@ -178,7 +202,7 @@ void PagePool::check_integrity(std::span<const int> leases) const {
       GLINT_CHECK(pages_[page].node->num_children == num_children[page]);
   }
   GLINT_CHECK(num_nodes == by_hash_.size() && leaves == evictable_.size());
-  GLINT_CHECK(cached == cached_ && leased == leased_);
+  GLINT_CHECK(cached == cached_ && leased == leased_ && cached_ <= max_cached_);
   GLINT_CHECK(free_count() + cached_ + leased_ == pages_.size());
 }
 

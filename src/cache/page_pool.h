@@ -3,12 +3,17 @@
 // is its own node, so a page id names both; its snapshot leaves with it.
 //
 // Whoever leases a page of the tree leases its ancestors too. Hence an unleased page has only
-// unleased descendants, and every unleased page can be evicted, leaves first.
+// unleased descendants, and every unleased page can be evicted, leaves first. Leases end from the
+// leaf upwards, so a parent was used after its descendants, and what is used least recently is
+// always a leaf: a conversation leaves as a whole, from its end, before one that was used later.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <set>
 #include <span>
@@ -46,13 +51,30 @@ class PagePool {
   bool can_detach(PageId page) const;
   // Takes such a page out of the tree, still leased.
   void detach(PageId page);
-  void evict_all();
+  // Drops every page that nobody leases, without telling the observer.
+  void clear();
+  // At most so many unleased pages stay in the tree.
+  void limit_cached(std::size_t num_pages);
+  // Called with each page that leaves the tree for want of room, while it is still there.
+  void observe_evictions(std::function<void(PageId)> observer) { on_evict_ = std::move(observer); }
+  // An unleased page counts as used now, but before its ancestors if they are touched next.
+  void touch(PageId page);
+
+  // Of a page of the tree.
+  PageId parent(PageId page) const { return pages_[index(page)].node->parent; }
+  std::uint64_t salt(PageId page) const { return pages_[index(page)].node->salt; }
+  std::span<const std::int32_t> tokens(PageId page) const {
+    return pages_[index(page)].node->tokens;
+  }
+  std::uint64_t last_use(PageId page) const { return pages_[index(page)].last_use; }
 
   std::size_t available() const { return free_count() + cached_; }
   std::size_t free_count() const { return free_.size() + (pages_.size() - num_touched_); }
   std::size_t cached_count() const { return cached_; }
   std::size_t leased_count() const { return leased_; }
   std::size_t total() const { return pages_.size(); }
+  std::size_t max_cached() const { return std::min(max_cached_, pages_.size()); }
+  std::uint64_t evicted() const { return evicted_; }
   // Aborts unless every count and link is right. leases[p]: how often sequences hold page p.
   void check_integrity(std::span<const int> leases) const;
 
@@ -75,7 +97,8 @@ class PagePool {
     return page.node != nullptr && page.leases == 0 && page.node->num_children == 0;
   }
   void remove_from_tree(PageId page);
-  void evict(PageId page);
+  void drop(PageId page);
+  void evict_oldest();
 
   SnapshotPool& snapshots_;
   std::vector<Page> pages_;
@@ -84,6 +107,9 @@ class PagePool {
   std::size_t num_touched_ = 0;  // pages [num_touched_, size) were never used
   std::size_t cached_ = 0;
   std::size_t leased_ = 0;
+  std::size_t max_cached_ = std::numeric_limits<std::size_t>::max();
+  std::uint64_t evicted_ = 0;
+  std::function<void(PageId)> on_evict_;
   std::uint64_t clock_ = 0;
   std::uint64_t hash_key_ = 0;  // random, so that nobody can prepare prompts that collide
   std::unordered_multimap<std::uint64_t, PageId> by_hash_;

@@ -9,7 +9,9 @@ namespace glint {
 SnapshotId SnapshotPool::acquire() {
   if (free_.empty() && num_touched_ == slots_.size()) {
     if (evictable_.empty()) return kNoSnapshot;
-    drop(slot(evictable_.begin()->second).page);
+    const PageId page = slot(evictable_.begin()->second).page;
+    if (on_evict_) on_evict_(page);
+    drop(page);
     ++evicted_;
   }
   SnapshotId id = kNoSnapshot;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -23,6 +24,8 @@ class SnapshotPool {
   SnapshotId acquire();
   // Ends that without a snapshot.
   void give_back(SnapshotId id);
+  // Called with the page of each snapshot that makes room for another, while it is still there.
+  void observe_evictions(std::function<void(PageId)> observer) { on_evict_ = std::move(observer); }
   // What was written is the snapshot of `page`, unless it has one: then the slot is given back.
   // Returns when it was entered, for drop_unused(); 0 for the latter.
   std::uint64_t attach(SnapshotId id, PageId page);
@@ -38,6 +41,7 @@ class SnapshotPool {
   void drop_unused(SnapshotId id, std::uint64_t entered);
 
   std::size_t total() const { return slots_.size(); }
+  std::size_t free_count() const { return free_.size() + (slots_.size() - num_touched_); }
   std::size_t kept() const { return by_page_.size(); }
   std::uint64_t evicted() const { return evicted_; }
   // Aborts unless every count and link is right. written: the slots that sequences write; pins[i]:
@@ -59,6 +63,7 @@ class SnapshotPool {
   std::size_t num_touched_ = 0;   // slots [num_touched_, size) were never used
   std::uint64_t clock_ = 0;
   std::uint64_t evicted_ = 0;
+  std::function<void(PageId)> on_evict_;
   std::unordered_map<PageId, SnapshotId> by_page_;
   std::set<std::pair<std::uint64_t, SnapshotId>> evictable_;  // (last use, kept and unpinned)
 };

@@ -9,10 +9,19 @@
 #include <thread>
 
 #include "base/check.h"
+#include "cache/page_store.h"
+#include "engine/cache_tasks.h"
 #include "engine/draft_policy.h"
 #include "engine/step_loop.h"
 
 namespace glint {
+
+namespace {
+
+constexpr double kStoreNap = 0.01;       // seconds, between looks at what the store is doing
+constexpr double kLastSaveSeconds = 30;  // before the end
+
+}  // namespace
 
 // Who waits and runs as everybody sees it at once, while the engine thread may be in a long step.
 // Outlives the engine: tickets hold it.
@@ -75,7 +84,12 @@ void Ticket::cancel() {
 
 struct Engine::State {
   State(const Model& m, Exec& e, Cache& c, EngineOptions o)
-      : model(m), exec(e), options(o), loop(m, e, c, options, [this] { publish(); }) {
+      : model(m),
+        exec(e),
+        cache(c),
+        options(o),
+        loop(m, e, c, options, [this] { publish(); }),
+        tasks(c) {
     stats.cache = c.stats();
   }
 
@@ -88,14 +102,18 @@ struct Engine::State {
 
   const Model& model;
   Exec& exec;
+  Cache& cache;
   const EngineOptions options;
-  StepLoop loop;  // of the engine thread alone
+  // Of the engine thread alone.
+  StepLoop loop;
+  CacheTasks tasks;
 
   mutable std::mutex
       mutex;  // guards what follows; never held while the model computes or a sink runs
   std::condition_variable work;
   std::condition_variable all_ended;
   std::vector<std::unique_ptr<Sequence>> inbox;
+  std::vector<std::pair<CacheAction, CacheSink>> task_inbox;
   bool stopping = false;
   bool draining = false;
   int open = 0;  // submitted, and not yet told that they finished
@@ -118,9 +136,13 @@ bool Engine::State::take_work() {
   stats = loop.stats();
   open = loop.size() + static_cast<int>(inbox.size());
   if (open == 0) all_ended.notify_all();
-  work.wait(lock, [this] { return stopping || !inbox.empty() || !loop.idle(); });
+  work.wait(lock, [this] {
+    return stopping || !inbox.empty() || !task_inbox.empty() || !tasks.empty() || !loop.idle();
+  });
   for (std::unique_ptr<Sequence>& sequence : inbox) loop.add(std::move(sequence));
   inbox.clear();
+  for (auto& [action, done] : task_inbox) tasks.add(action, std::move(done));
+  task_inbox.clear();
   stats = loop.stats();
   const bool refuse = draining, stop = stopping;
   lock.unlock();
@@ -131,15 +153,24 @@ bool Engine::State::take_work() {
 
 void Engine::State::run() {
   while (take_work()) {
+    tasks.advance();
+    if (loop.idle()) {
+      if (!tasks.empty()) cache.store()->wait_progress(kStoreNap);
+      continue;
+    }
     step_began = Clock::now().time_since_epoch().count();
     loop.step();
     step_began = 0;
   }
   loop.cancel_all();
-  const std::lock_guard lock(mutex);
-  stats = loop.stats();
-  open = 0;
-  all_ended.notify_all();
+  tasks.cancel_all(cancelled("the server is shutting down"));
+  {
+    const std::lock_guard lock(mutex);
+    stats = loop.stats();
+    open = 0;
+    all_ended.notify_all();
+  }
+  CacheTasks::save_before_end(cache, kLastSaveSeconds);
 }
 
 namespace {
@@ -217,6 +248,17 @@ bool Engine::State::has_room() const {
   // Those that were cancelled hold memory until the step at work ends; so they are bounded too.
   const std::size_t most_unseen = 4 * static_cast<std::size_t>(slots_and_queue);
   return places->taken < slots_and_queue && inbox.size() < most_unseen;
+}
+
+void Engine::control_cache(CacheAction action, CacheSink done) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->stopping) {
+      state_->task_inbox.emplace_back(action, std::exchange(done, nullptr));
+    }
+  }
+  if (done != nullptr) return done(cancelled("the server is shutting down"));
+  state_->work.notify_one();
 }
 
 EngineStats Engine::stats() const {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -63,6 +64,18 @@ struct EngineStats {
   std::optional<ExpertStats> experts;  // where they are streamed from disk
 };
 
+// What can be asked of the prefix cache as a whole: to write to its store what that lacks, to read
+// from there into free memory, to drop everything that nobody uses, in memory and there.
+enum class CacheAction { kSave, kRestore, kClear };
+struct CacheReport {
+  CacheAction action = CacheAction::kSave;
+  std::uint64_t pages = 0, snapshots = 0, bytes = 0;  // written, read, or dropped from memory
+  std::uint64_t present = 0;                          // pages that were where they should go before
+  std::uint64_t left_out = 0;                         // entries without room there, or damaged
+  std::uint64_t disk_entries = 0, disk_bytes = 0;     // kClear: dropped from the store
+};
+using CacheSink = std::function<void(Result<CacheReport>)>;
+
 class Engine;
 
 // A submitted request. Destroying it cancels the request: its place in the queue is free at once,
@@ -86,7 +99,8 @@ class Engine {
   // Borrows all four for its life. `cache` must hold at least one sequence of options.context
   // tokens, and the recurrent states of options.max_sequences.
   Engine(const Model& model, Exec& exec, Cache& cache, EngineOptions options);
-  // Cancels everything and joins the thread.
+  // Cancels everything, writes what is cached to the cache's store, for at most half a minute, and
+  // joins the thread.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -95,6 +109,9 @@ class Engine {
   // prompt leaves no room in the context: both numbers are named), kExhausted (queue full),
   // kCancelled (draining). Any other request fits: the cache holds a whole context.
   Result<Ticket> submit(GenerateRequest request, EventSink sink);
+  // Begins, and calls `done` once from the engine's thread. Requests go on meanwhile. Errors:
+  // kUnsupported (the cache keeps no prefixes, or has no store for them), kCancelled.
+  void control_cache(CacheAction action, CacheSink done);
   EngineStats stats() const;
   const EngineOptions& options() const;
   // Refuses new requests, ends those that never ran with an error of code kCancelled, and waits

@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "cache/cache.h"
+#include "cache/store_jobs.h"
 #include "engine/images.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
@@ -55,6 +56,9 @@ struct Sequence {
 
   std::uint64_t arrival = 0;  // counts up
   SequenceCache cache;        // its length is how many tokens are computed
+  // While it waits: the part of its prompt that comes from disk; until it starts from that.
+  std::unique_ptr<Recall> recall = {};
+  bool looked_on_disk = false;
   SnapshotPlan snapshots = {};
   DraftState draft = {};
   int num_drafted = 0, num_accepted = 0;  // guesses that were judged, and those that were right

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "cache/page_store.h"
 
 namespace glint {
 namespace {
@@ -17,6 +18,8 @@ constexpr int kMaxPromptRows = 64;
 constexpr std::size_t kMaxPassed = 16;
 // How long a step sleeps that has nothing to do but to wait for a script.
 constexpr auto kStallNap = std::chrono::milliseconds(2);
+// And one that waits for the disk, at most, in seconds.
+constexpr double kReadNap = 0.005;
 
 void count_batch(BatchHistogram& histogram, int num_tokens) {
   const auto bound = std::ranges::lower_bound(BatchHistogram::kBounds, num_tokens);
@@ -73,6 +76,7 @@ void StepLoop::step() {
   if (idle()) return;
   const StepPlan next = plan();
   if (next.shares.empty()) {
+    if (wait_for_recalls()) return;
     // The cache holds at least one whole context, so only a script is in the way.
     const auto now = Clock::now();
     GLINT_CHECK(std::ranges::any_of(
@@ -174,8 +178,12 @@ std::vector<SequenceView> StepLoop::find_candidates(Clock::time_point now, int j
     if (is_stalled(sequence, now)) continue;
     SequenceView view = view_of(sequence, judged_chunk);
     if (!sequence.judges_prompt()) {
-      const Cache::PrefixMatch match = cache_.match(sequence.cache_tokens(), sequence.cache_salt);
+      Cache::PrefixMatch match = cache_.match(sequence.cache_tokens(), sequence.cache_salt);
       if (is_being_computed(i, match.pages)) continue;
+      if (cache_.store() != nullptr) {
+        if (is_being_recalled(sequence, slots)) continue;
+        match = cache_.match(sequence.cache_tokens(), sequence.cache_salt);
+      }
       view.computed = match.pages * kPageSize;
       view.pages = match.pages;
       view.taken = match.unleased;
@@ -212,6 +220,36 @@ bool StepLoop::is_being_computed(std::size_t waiting_index, int cached_pages) {
          std::any_of(waiting_.begin(), end, will_cache_more);
 }
 
+// Whether more of its prompt is on its way from disk. Each of those that wait looks there once, and
+// no more of them hold pages than slots are free: there is room for as many.
+bool StepLoop::is_being_recalled(Sequence& sequence, std::size_t slots) {
+  if (!sequence.looked_on_disk) {
+    const auto holding = std::ranges::count_if(
+        waiting_, [](const SequencePtr& other) { return other->recall != nullptr; });
+    if (static_cast<std::size_t>(holding) >= slots) return true;
+    sequence.looked_on_disk = true;
+    sequence.recall = Recall::begin(cache_, sequence.cache_tokens(), sequence.cache_salt);
+  }
+  return sequence.recall != nullptr && !sequence.recall->is_done();
+}
+
+// When nobody can take a step: waits for what is read, or gives up what was read, which is in the
+// way. False when it is neither.
+bool StepLoop::wait_for_recalls() {
+  bool reads = false, holds = false;
+  for (const SequencePtr& sequence : waiting_) {
+    if (sequence->recall == nullptr) continue;
+    holds = true;
+    reads = reads || !sequence->recall->is_done();
+  }
+  if (reads) {
+    cache_.store()->wait_progress(kReadNap);
+  } else {
+    for (const SequencePtr& sequence : waiting_) sequence->recall.reset();
+  }
+  return holds;
+}
+
 // Gives back the pages that only guesses need. False when there are none.
 bool StepLoop::drop_guesses() {
   const std::size_t before = cache_.available_pages();
@@ -230,6 +268,7 @@ void StepLoop::preempt_youngest() {
   running_.pop_back();
   sequence->cache = SequenceCache();
   sequence->draft = {};
+  sequence->looked_on_disk = false;
   insert(waiting_, std::move(sequence));
   ++counters_.preemptions;
 }
@@ -242,6 +281,7 @@ void StepLoop::admit(Sequence& sequence) {
       sequence.judges_prompt() ? std::span<const std::int32_t>() : sequence.cache_tokens();
   const int branch = cache_.match(reusable, sequence.cache_salt).known * kPageSize;
   sequence.cache = start_sequence(model_, cache_, reusable, sequence.cache_salt);
+  sequence.recall.reset();
   sequence.snapshots.start({.cached = sequence.computed(),
                             .known = sequence.known(),
                             .branch = branch,
@@ -363,7 +403,9 @@ void StepLoop::fail(Sequence& sequence, const StepBatch::Row& row) {
                        row.status.error().message));
   finish(sequence, FinishReason::kError, row.status.error());
   // Its rows may be as broken as its logits: nobody should start from them.
-  if (row.is_broken) cache_.clear_prefixes();
+  if (!row.is_broken) return;
+  cache_.clear_prefixes();
+  forget_stored(cache_, sequence.cache_tokens(), sequence.cache_salt);
 }
 
 // What the step computed is worth nothing.
@@ -395,6 +437,7 @@ void StepLoop::emit_token(Sequence& sequence, Sample sample) {
 // Leaves the sequence in its list, without a sink, for remove_finished().
 void StepLoop::finish(Sequence& sequence, FinishReason reason, Error error) {
   sequence.cache = SequenceCache();
+  sequence.recall.reset();
   if (reason == FinishReason::kCancelled) {
     ++counters_.cancelled;
   } else if (reason == FinishReason::kError) {

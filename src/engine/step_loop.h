@@ -51,6 +51,8 @@ class StepLoop {
   int judged_chunk() const;
   SequenceView view_of(const Sequence& running, int judged_chunk) const;
   bool is_being_computed(std::size_t waiting_index, int cached_pages);
+  bool is_being_recalled(Sequence& sequence, std::size_t slots);
+  bool wait_for_recalls();
   void preempt_youngest();
   bool drop_guesses();
   void admit(Sequence& sequence);

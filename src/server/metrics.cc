@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <vector>
 
+#include "server/bounded_labels.h"
 #include "server/process_stats.h"
 
 namespace glint {
@@ -28,8 +28,6 @@ using Buckets = std::vector<double>;
 // Time series that a client could make more of by asking for more; beyond this many they share one.
 constexpr std::size_t kMaxPathLabels = 100;
 constexpr std::size_t kMaxFieldLabels = 100;
-constexpr std::size_t kMaxFieldName = 64;
-constexpr const char* kOther = "other";
 
 const Buckets kFirstTokenSeconds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                     1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
@@ -360,28 +358,6 @@ class ProcessGroup {
   Gauge &start_, &resident_, &virtual_, &open_fds_, &max_fds_, &threads_;
 };
 
-// A set of labels that stops growing.
-class BoundedLabels {
- public:
-  explicit BoundedLabels(std::size_t limit) : limit_(limit) {}
-  std::string take(std::string_view name) {
-    const auto is_plain = [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-             std::string_view("_-./{}").find(c) != std::string_view::npos;
-    };
-    if (name.empty() || name.size() > kMaxFieldName || !std::ranges::all_of(name, is_plain)) {
-      return kOther;
-    }
-    if (known_.contains(name)) return std::string(name);
-    if (known_.size() >= limit_) return kOther;
-    return *known_.emplace(name).first;
-  }
-
- private:
-  const std::size_t limit_;
-  std::set<std::string, std::less<>> known_;
-};
-
 }  // namespace
 
 Status choose_metric_groups(std::string_view list, MetricsOptions& options) {
@@ -423,13 +399,21 @@ struct Metrics::State {
   Total steps, cancelled, failed;
   Counter *reasoning_tokens = nullptr, *cached_tokens = nullptr;
   std::map<std::string, Total, std::less<>> expert_tokens;
-  std::map<std::string, Total, std::less<>> streamed_experts;  // by name
+  std::map<std::string, Total, std::less<>> totals;  // by name
 
-  std::optional<Total> evicted_snapshots;
-
+  void set(const char* name, const char* help, std::uint64_t value) {
+    registry.gauge(name, help).Set(static_cast<double>(value));
+  }
+  void advance(const char* name, const char* help, double total) {
+    auto found = totals.find(name);
+    if (found == totals.end())
+      found = totals.emplace(name, Total(registry.counter(name, help))).first;
+    found->second.advance_to(total);
+  }
   void add_own();
   void on_pages(const CacheStats& cache);
   void on_states(const CacheStats& cache);
+  void on_prefix_cache(const CacheStats& cache);
 };
 
 void Metrics::State::add_own() {
@@ -463,20 +447,40 @@ void Metrics::State::on_pages(const CacheStats& cache) {
 
 // Of models with recurrent states alone.
 void Metrics::State::on_states(const CacheStats& cache) {
-  const auto set = [this](const char* name, const char* help, std::size_t value) {
-    registry.gauge(name, help).Set(static_cast<double>(value));
-  };
   set("glint_recurrent_states", "Recurrent states in use, one of each running sequence.",
       cache.used_states);
   set("glint_recurrent_states_max", "Room for recurrent states.", cache.total_states);
   set("glint_state_snapshots", "Kept snapshots of recurrent states, where prompts can be taken up.",
       cache.kept_snapshots);
   set("glint_state_snapshots_max", "Room for snapshots.", cache.total_snapshots);
-  if (!evicted_snapshots) {
-    evicted_snapshots = Total(registry.counter("glint_state_snapshots_evicted_total",
-                                               "Snapshots that made room for newer ones."));
-  }
-  evicted_snapshots->advance_to(static_cast<double>(cache.evicted_snapshots));
+  advance("glint_state_snapshots_evicted_total", "Snapshots that made room for newer ones.",
+          static_cast<double>(cache.evicted_snapshots));
+}
+
+void Metrics::State::on_prefix_cache(const CacheStats& cache) {
+  const auto total = [this](const char* name, const char* help, std::uint64_t value) {
+    advance(name, help, static_cast<double>(value));
+  };
+  set("glint_prefix_cache_bytes", "Memory of cached pages that no request uses.",
+      static_cast<std::uint64_t>(cache.cached_pages) * cache.page_bytes);
+  set("glint_prefix_cache_limit_bytes", "Most memory that these may take.",
+      static_cast<std::uint64_t>(cache.max_cached_pages) * cache.page_bytes);
+  total("glint_prefix_cache_evicted_pages_total", "Pages that made room for newer ones.",
+        cache.evicted_pages);
+  if (!cache.store) return;
+  const StoreStats& store = *cache.store;
+  set("glint_prefix_cache_disk_bytes", "Bytes of --prefix-cache-dir.", store.bytes);
+  set("glint_prefix_cache_disk_limit_bytes", "Most bytes of it.", store.max_bytes);
+  set("glint_prefix_cache_disk_entries", "Pages and snapshots there.", store.entries);
+  total("glint_prefix_cache_disk_written_total", "Pages and snapshots written there.",
+        store.written);
+  total("glint_prefix_cache_disk_read_total", "Pages and snapshots read from there.", store.read);
+  total("glint_prefix_cache_disk_evicted_total", "Those that made room for newer ones.",
+        store.evicted);
+  total("glint_prefix_cache_disk_dropped_total",
+        "Those not written, since the disk was full or too slow.", store.dropped);
+  total("glint_prefix_cache_disk_damaged_total", "Those found damaged, and removed.",
+        store.damaged);
 }
 
 Metrics::Metrics(MetricsOptions options) : state_(std::make_unique<State>(std::move(options))) {}
@@ -530,6 +534,7 @@ void Metrics::on_engine(const EngineStats& stats) {
   state_->failed.advance_to(static_cast<double>(stats.failed));
   state_->on_pages(stats.cache);
   if (stats.cache.total_states > 0) state_->on_states(stats.cache);
+  state_->on_prefix_cache(stats.cache);
   if (stats.experts) on_streamed_experts(*stats.experts);
   if (stats.drafts.mode == DraftMode::kOff) return;
   on_spec_decode({.drafts = stats.drafts.rounds,
@@ -573,15 +578,10 @@ void Metrics::on_expert_tokens(std::string_view layer_group, std::uint64_t total
 
 void Metrics::on_streamed_experts(const ExpertStats& stats) {
   const auto total = [this](const char* name, const char* help, double value) {
-    auto found = state_->streamed_experts.find(name);
-    if (found == state_->streamed_experts.end()) {
-      found =
-          state_->streamed_experts.emplace(name, Total(state_->registry.counter(name, help))).first;
-    }
-    found->second.advance_to(value);
+    state_->advance(name, help, value);
   };
   const auto gauge = [this](const char* name, const char* help, std::uint64_t value) {
-    state_->registry.gauge(name, help).Set(static_cast<double>(value));
+    state_->set(name, help, value);
   };
   gauge("glint_streamed_experts", "Experts on disk.", stats.num_experts);
   gauge("glint_streamed_experts_cached", "Experts that fit memory at once.", stats.num_slots);

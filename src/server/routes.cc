@@ -31,6 +31,9 @@ Route not_supported() {
 Route text(Route::Text run, ErrorShape shape = ErrorShape::kOpenAi) {
   return {.kind = Kind::kText, .is_post = true, .is_guarded = true, .shape = shape, .text = run};
 }
+Route cache(CacheAction action) {
+  return {.kind = Kind::kCache, .is_post = true, .is_guarded = true, .cache = action};
+}
 Route generate(GenerateRoute route) {
   return {.kind = Kind::kGenerate,
           .is_post = true,
@@ -68,6 +71,9 @@ Table make_table() {
       {"/v1/chat/completions/input_tokens", text(count_input<parse_chat_call>)},
       {"/v1/messages/count_tokens", text(count_message_tokens, ErrorShape::kAnthropic)},
       {"/v1/responses/input_tokens", text(count_input<parse_responses_call>)},
+      {"/v1/cache/save", cache(CacheAction::kSave)},
+      {"/v1/cache/restore", cache(CacheAction::kRestore)},
+      {"/v1/cache/clear", cache(CacheAction::kClear)},
       {"/v1/embeddings", not_supported()},
       {"/v1/rerank", not_supported()},
       {"/v1/score", not_supported()},

@@ -24,6 +24,7 @@ struct Route {
     kSlots,
     kGenerate,      // an Answer
     kText,          // computed on the worker without running the model
+    kCache,         // an action on the prefix cache
     kNotSupported,  // 501
   };
   // Needs the text side of the model only.
@@ -35,6 +36,7 @@ struct Route {
   ErrorShape shape = ErrorShape::kOpenAi;
   GenerateRoute generate = {};
   Text text = nullptr;
+  CacheAction cache = CacheAction::kSave;
   std::string_view label = {};  // of the path, for metrics
 };
 

@@ -14,6 +14,7 @@
 #include "server/access.h"
 #include "server/answer.h"
 #include "server/anthropic.h"
+#include "server/cache_control.h"
 #include "server/http.h"
 #include "server/memory_guard.h"
 #include "server/metrics.h"
@@ -161,6 +162,7 @@ struct Server::State {
   HttpResponse one_model(const HttpRequest& request) const;
   void start_answer(const Route& route, const std::shared_ptr<HttpExchange>& exchange);
   void start_text(const Route& route, const std::shared_ptr<HttpExchange>& exchange);
+  void start_cache(const Route& route, const std::shared_ptr<HttpExchange>& exchange);
   void on_stop_signal(int count);
   void watch_drain(double seconds_left);
   void abort_answers(bool only_waiting);
@@ -223,6 +225,7 @@ void Server::State::handle(const std::shared_ptr<HttpExchange>& exchange) {
   const Route route = find_route(request.path);
   if (route.kind == Route::Kind::kGenerate) return start_answer(route, exchange);
   if (route.kind == Route::Kind::kText) return start_text(route, exchange);
+  if (route.kind == Route::Kind::kCache) return start_cache(route, exchange);
   exchange->respond(simple_answer(route, request));
 }
 
@@ -309,6 +312,18 @@ void Server::State::start_text(const Route& route, const std::shared_ptr<HttpExc
       exchange->respond(std::move(response));
     });
   });
+}
+
+// The engine does it between its steps, and calls back from its thread.
+void Server::State::start_cache(const Route& route, const std::shared_ptr<HttpExchange>& exchange) {
+  const auto answer = [mailbox = http->mailbox(), exchange](Result<CacheReport> report) {
+    HttpResponse response = report ? json_response(200, cache_json(*report))
+                                   : error_response(cache_error(report.error()));
+    mailbox->post([exchange, response = std::move(response)]() mutable {
+      exchange->respond(std::move(response));
+    });
+  };
+  model->engine->control_cache(route.cache, answer);
 }
 
 void Server::State::on_stop_signal(int count) {

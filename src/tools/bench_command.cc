@@ -272,7 +272,7 @@ void size_session(const std::vector<BenchResult>& tests, const BenchPlan& plan,
   if (options->context == 0) options->context = longest;
   options->text = !plan.drafts.empty();
   options->engine = false;
-  options->prefix_cache = false;
+  options->prefix_cache.enabled = false;
   options->keeps_expert_history = false;  // made-up tokens choose made-up experts
 }
 

@@ -128,6 +128,7 @@ class Planner {
     plan_.streams = experts != nullptr;
     plan_.bytes_per_token = cache_.bytes_per_page() / kPageSize;
     plan_.bytes_per_sequence = cache_.state_stride();
+    plan_.prefix.bytes = asked_prefix_bytes(request.prefix, cache_);
     set_limit(available);
     plan_.parts = use_of_weights(info, request.load, experts);
     plan_.weights = plan_.parts.total();
@@ -149,6 +150,8 @@ class Planner {
     }
     set_alternatives();
     if (needed() > plan_.limit) return exhausted(refusal());
+    GLINT_TRY(plan_.prefix, plan_prefix(request_.prefix, cache_, plan_.num_pages,
+                                        experts_ == nullptr ? plan_.limit - needed() : 0));
     if (experts_ != nullptr) {
       const std::uint64_t whole = experts_->count * experts_->slot_bytes + experts_->reading;
       plan_.streamed = experts_->bytes;
@@ -204,6 +207,7 @@ class Planner {
   }
   std::uint64_t fixed() const {
     return plan_.weights + plan_.program + plan_.requests + plan_.images +
+           asked_prefix_bytes(request_.prefix, cache_) +
            (experts_ == nullptr ? 0 : experts_->fewest());
   }
   // All of the plan so far, with the fewest experts.
@@ -305,6 +309,10 @@ class Planner {
       if (needed() - plan_.states.snapshots <= plan_.limit)
         advice += fmt::format("; with --snapshots {} it fits", fit);
     }
+    if (request_.prefix.bytes > 0 && needed() - request_.prefix.bytes <= plan_.limit) {
+      const std::uint64_t room = plan_.limit - (needed() - request_.prefix.bytes);
+      advice += fmt::format("; the largest that fits is --prefix-cache {}MiB", room / kMiB);
+    }
     if (advice.empty() && plan_.images > 0) advice += "; --vision off saves what images take";
     if (request_.limit == 0) advice += "; --memory SIZE overrides the measurement";
     const auto text = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
@@ -354,10 +362,13 @@ Result<MemoryPlan> plan_memory(const ModelInfo& info, const CacheSpec& cache,
     return Planner(info, cache, request, available, &experts).run();
   auto resident = Planner(info, cache, request, available, nullptr).run();
   if (resident || experts.count == 0) return resident;
-  // A shorter context that fits with all weights in memory is better than what disks give.
+  // A shorter context and no more prefix cache than that leaves, with all weights in memory, are
+  // better than what disks give.
   MemoryRequest least = request;
   least.context = std::min(info.max_position_embeddings, kLeastContext);
-  if (request.context > 0 && Planner(info, cache, least, available, nullptr).run()) return resident;
+  least.prefix.bytes = 0;
+  const bool can_ask_less = request.context > 0 || request.prefix.bytes > 0;
+  if (can_ask_less && Planner(info, cache, least, available, nullptr).run()) return resident;
   return Planner(info, cache, request, available, &experts).run();
 }
 

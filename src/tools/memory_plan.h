@@ -10,6 +10,7 @@
 #include "cache/cache.h"
 #include "models/model.h"
 #include "tools/available_memory.h"
+#include "tools/prefix_plan.h"
 #include "tools/state_plan.h"
 
 namespace glint {
@@ -35,6 +36,7 @@ struct MemoryPlan {
   WeightBytes parts;
   std::uint64_t weights = 0;  // parts.total()
   std::uint64_t cache = 0;
+  PrefixPlan prefix = {};      // beyond that: pages that nobody uses
   StatePlan states = {};       // recurrent ones
   std::uint64_t logits = 0;    // and what samples them
   std::uint64_t scratch = 0;   // of a step
@@ -61,8 +63,8 @@ struct MemoryPlan {
   std::uint64_t expert_cache = 0;  // memory for some of them, and for reading
   std::uint64_t num_slots = 0;     // how many it holds, about
   std::uint64_t total() const {
-    return weights + cache + logits + states.total() + expert_cache + scratch + images + requests +
-           program;
+    return weights + cache + prefix.bytes + logits + states.total() + expert_cache + scratch +
+           images + requests + program;
   }
 };
 
@@ -81,6 +83,7 @@ struct MemoryRequest {
   static constexpr int kLargest = -1;
   int context = 0;
   int num_sequences = 1;
+  PrefixCacheOptions prefix = {.enabled = false};
   int num_snapshots = -1;  // of recurrent states; -1: see plan_states()
   // Decides the form of the weights, of which only those in memory count, and of the cache: rows of
   // f32 compute take twice their bf16 bytes.

@@ -12,6 +12,48 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+void declare_prefix_cache(Flags& flags, PrefixCacheOptions* options) {
+  flags.custom("--prefix-cache", "SIZE|on|off",
+               "memory that keeps the cache of finished prompts and answers, so that a prompt that "
+               "begins the same is not computed again, for example 4GiB; 0 is off (default on: the "
+               "idle cache, and an eighth of the memory left, at most 8GiB)",
+               [options](const std::string& value) -> Status {
+                 options->enabled = value != "off";
+                 options->bytes = 0;
+                 if (value == "on" || value == "off") return {};
+                 const auto size = parse_bytes(value);
+                 if (!size) {
+                   return invalid_argument(
+                       fmt::format("'{}' is none of on|off, and no size like 4GiB", value));
+                 }
+                 options->enabled = *size > 0;
+                 options->bytes = *size;
+                 return {};
+               });
+}
+
+void declare_prefix_store(Flags& flags, PrefixCacheOptions* options) {
+  flags.custom("--prefix-cache-dir", "DIR",
+               "keep what leaves the prefix cache in this folder, so that it is found again later "
+               "and after a restart (default: it is not kept)",
+               [options](const std::string& value) -> Status {
+                 if (value.empty()) return invalid_argument("'' is no folder");
+                 options->folder = value;
+                 return {};
+               });
+  flags.custom(
+      "--prefix-cache-disk", "SIZE",
+      "most bytes of that folder: what was not used for longest makes room (default "
+      "16GiB)",
+      [options](const std::string& value) -> Status {
+        GLINT_TRY(options->disk_bytes, parse_bytes(value));
+        if (options->disk_bytes == 0) {
+          return invalid_argument("'0' keeps nothing: leave --prefix-cache-dir out instead");
+        }
+        return {};
+      });
+}
+
 }  // namespace
 
 void declare_model(Flags& flags, std::string* model) {
@@ -46,6 +88,7 @@ void declare_memory(Flags& flags, SessionOptions* options) {
         if (options->memory_limit == 0) return invalid_argument("'0' leaves no memory at all");
         return {};
       });
+  declare_prefix_cache(flags, &options->prefix_cache);
   flags.integer("--snapshots", &options->snapshots, "N",
                 "recurrent states that are kept, for models that have them: later prompts start "
                 "from these (default: as many as an eighth of the memory left holds, at most 8 and "
@@ -110,15 +153,7 @@ void declare_session(Flags& flags, SessionOptions* options, bool parallel) {
         4096);
   }
   declare_memory(flags, options);
-  flags.custom("--prefix-cache", "on|off",
-               "keep the cache of finished prompts for reuse (default on)",
-               [options](const std::string& value) -> Status {
-                 if (value != "on" && value != "off") {
-                   return invalid_argument(fmt::format("'{}' is none of on|off", value));
-                 }
-                 options->prefix_cache = value == "on";
-                 return {};
-               });
+  declare_prefix_store(flags, &options->prefix_cache);
   declare_kv_cache(flags, options);
   declare_weights(flags, options);
   flags.choice("--numa", &options->numa, {"none", "interleave"},

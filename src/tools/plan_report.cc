@@ -31,6 +31,10 @@ struct Class {
 std::vector<Class> classes(const MemoryPlan& plan) {
   std::vector<Class> all = {
       {"cache", "kv_cache_bytes", plan.cache, of_sequences(plan)},
+      {"prefix cache", "prefix_cache_bytes", plan.prefix.bytes,
+       plan.prefix.max_bytes == 0
+           ? ""
+           : fmt::format("with what is idle at most {}", text(plan.prefix.max_bytes))},
       {plural(static_cast<std::uint64_t>(plan.sequences), "recurrent state"), "state_bytes",
        plan.states.states},
       {plural(plan.states.num_snapshots, "snapshot"), "snapshots_bytes", plan.states.snapshots},
@@ -119,6 +123,7 @@ Json plan_json(const MemoryPlan& plan) {
   weights.set("total", plan.weights);
   json.set("weights", std::move(weights));
   for (const Class& one : classes(plan)) json.set(one.key, one.bytes);
+  json.set("prefix_cache_limit_bytes", plan.prefix.max_bytes);
   json.set("bytes_per_token", plan.bytes_per_token);
   if (plan.bytes_per_sequence > 0) {
     json.set("bytes_per_sequence", plan.bytes_per_sequence);

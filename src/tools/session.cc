@@ -18,6 +18,7 @@
 #include "tools/demo_model.h"
 #include "tools/flags.h"
 #include "tools/plan_report.h"
+#include "tools/prefix_store.h"
 #include "tools/program.h"
 #include "tools/progress_bar.h"
 #include "tools/text_source.h"
@@ -195,7 +196,8 @@ MemoryRequest memory_request(const SessionOptions& options, int threads) {
   MemoryRequest request;
   request.context = options.context;
   request.num_sequences = options.max_sequences;
-  request.num_snapshots = options.prefix_cache ? options.snapshots : 0;
+  request.prefix = options.prefix_cache;
+  request.num_snapshots = options.prefix_cache.enabled ? options.snapshots : 0;
   request.load = load_options(options);
   request.limit = options.memory_limit;
   request.streaming = streaming_of(options);
@@ -254,6 +256,9 @@ Result<SessionPlan> plan_session(SessionOptions options) {
   plan.alone_chunk = plan.memory.chunk;
   if (options.chunk == 0) options.chunk = std::min(kSharedChunk, plan.alone_chunk);
   plan.options = std::move(options);
+  GLINT_TRY(plan.store, open_prefix_store(plan.options.prefix_cache,
+                                          prefix_identity(*plan.checkpoint, plan.info, plan.load,
+                                                          cache_spec(plan), plan.isa)));
   return plan;
 }
 
@@ -290,7 +295,7 @@ EngineOptions engine_options(const SessionPlan& plan) {
   engine.max_alone_tokens = plan.alone_chunk;
   engine.max_queue = options.max_queue;
   engine.by_priority = options.by_priority;
-  engine.prefix_reuse = options.prefix_cache;
+  engine.prefix_reuse = options.prefix_cache.enabled;
   engine.draft_mode = options.mtp.mode;
   engine.num_drafts = options.mtp.num_drafts;
   return engine;
@@ -313,8 +318,12 @@ Result<std::unique_ptr<Session>> load_session(
   GLINT_TRY_MODEL(session->model, load_model(session->plan.checkpoint, load));
   const StateRoom states{.num_states = static_cast<std::size_t>(options.max_sequences),
                          .num_snapshots = session->plan.memory.states.num_snapshots};
-  session->cache = std::make_unique<Cache>(
-      session->model->cache_spec(), session->plan.memory.num_pages, options.prefix_cache, states);
+  const PrefixPlan& prefix = session->plan.memory.prefix;
+  session->cache = std::make_unique<Cache>(session->model->cache_spec(),
+                                           session->plan.memory.num_pages + prefix.num_pages,
+                                           options.prefix_cache.enabled, states);
+  session->cache->limit_cached(prefix.max_cached);
+  if (session->plan.store != nullptr) session->cache->attach(session->plan.store);
   if (options.engine) {
     session->engine = std::make_unique<Engine>(*session->model, *session->exec, *session->cache,
                                                engine_options(session->plan));
@@ -334,6 +343,7 @@ Result<std::unique_ptr<Session>> load_session(
                        options.threads, options.compute, options.context, options.max_sequences,
                        row_format_name(row_format(load.cache_format, load.compute))));
   log_info(plan_summary(session->plan.memory));
+  log_info(describe_prefix(options.prefix_cache, prefix));
   return session;
 }
 

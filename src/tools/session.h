@@ -20,6 +20,7 @@
 #include "ops/exec.h"
 #include "text/tokenizer.h"
 #include "tools/memory_plan.h"
+#include "tools/prefix_plan.h"
 
 namespace glint {
 
@@ -45,7 +46,7 @@ struct SessionOptions {
   std::string kv_cache = "auto";  // or "bf16", "fp8", "fp4"
   std::string dsa = "on";         // or "off": sparse attention is dense
   bool deterministic = false;
-  bool prefix_cache = true;
+  PrefixCacheOptions prefix_cache;
   int snapshots = -1;  // of recurrent states that are kept; -1: what plan_states() says
   MtpOptions mtp;
   bool vision = true;                   // a vision tower is loaded where there is one
@@ -87,6 +88,7 @@ struct SessionPlan {
   Isa isa = Isa::kScalar;
   CpuBudget cpus;
   MemoryPlan memory;
+  std::shared_ptr<PageStore> store;  // of the prefix cache; null: nothing is kept on disk
 };
 
 // What such a session asks of plan_memory(), with what this process has by now.

@@ -1,14 +1,18 @@
 // Random operations on the cache beside a model that knows only what must be true: what each
 // sequence holds, and which prefixes were ever committed; with recurrent states, also that a
-// sequence starts with the state of the tokens it starts with.
+// sequence starts with the state of the tokens it starts with; with a store, also after restarts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <set>
 
+#include "../base/temp_folder.h"
 #include "cache/cache.h"
+#include "cache/page_store.h"
+#include "cache/store_jobs.h"
 
 namespace glint {
 namespace {
@@ -31,16 +35,25 @@ CacheSpec spec_of(bool recurrent) {
 
 class Oracle {
  public:
-  // num_snapshots 0: no recurrent states.
-  Oracle(std::uint32_t seed, std::size_t num_pages, bool reuse, std::size_t num_snapshots)
+  // num_snapshots 0: no recurrent states. `max_cached`: Cache::limit_cached(). `store_bytes` 0: no
+  // store.
+  Oracle(std::uint32_t seed, std::size_t num_pages, bool reuse, std::size_t num_snapshots,
+         std::size_t max_cached = 1000, std::uint64_t store_bytes = 0)
       : random_(seed),
         reuse_(reuse),
         recurrent_(num_snapshots > 0),
-        cache_(spec_of(recurrent_), num_pages, reuse, {kNumStates, num_snapshots}) {}
+        num_pages_(num_pages),
+        num_snapshots_(num_snapshots),
+        max_cached_(max_cached),
+        store_bytes_(store_bytes) {
+    open();
+  }
 
   void step() {
     const int action = pick(100);
-    if (entries_.empty() || action < 16) {
+    if (store_bytes_ > 0 && pick(25) == 0) {
+      use_store();
+    } else if (entries_.empty() || action < 16) {
       start();
     } else if (action < 75) {
       extend(choose());
@@ -49,29 +62,37 @@ class Oracle {
     } else if (action < 98) {
       entries_.erase(entries_.begin() + pick(static_cast<int>(entries_.size())));
     } else if (action < 99) {
-      cache_.clear_prefixes();
+      cache_->clear_prefixes();
     } else if (entries_.size() > 1) {
       std::swap(entries_.front(), entries_.back());
     }
-    cache_.check_integrity();
+    cache_->check_integrity();
+    ASSERT_LE(cache_->stats().cached_pages, max_cached_);
+    if (store_bytes_ > 0) {
+      ASSERT_LE(cache_->stats().store->bytes, store_bytes_);
+    }
     for (const Entry& entry : entries_) check(entry);
   }
   void finish() {
     entries_.clear();
-    cache_.check_integrity();
-    EXPECT_EQ(cache_.stats().leased_pages, 0u);
+    cache_->check_integrity();
+    EXPECT_EQ(cache_->stats().leased_pages, 0u);
     if (!reuse_) {
-      EXPECT_EQ(cache_.stats().cached_pages, 0u);
+      EXPECT_EQ(cache_->stats().cached_pages, 0u);
     }
-    cache_.clear_prefixes();
-    EXPECT_EQ(cache_.stats().free_pages, cache_.stats().total_pages);
-    cache_.check_integrity();
+    cache_->clear_prefixes();
+    EXPECT_EQ(cache_->stats().free_pages, cache_->stats().total_pages);
+    cache_->check_integrity();
     EXPECT_GT(num_hits_, reuse_ ? 10 : -1);
-    EXPECT_EQ(cache_.stats().used_states + cache_.stats().kept_snapshots, 0u);
-    if (recurrent_ && reuse_) {
-      EXPECT_GT(cache_.stats().evicted_snapshots, 4u);
+    EXPECT_EQ(cache_->stats().used_states + cache_->stats().kept_snapshots, 0u);
+    if (recurrent_ && reuse_ && store_bytes_ == 0) {
+      EXPECT_GT(cache_->stats().evicted_snapshots, 4u);
     }
     EXPECT_GT(num_refused_, 0) << "the cache never ran out";
+    if (store_bytes_ == 0) return;
+    EXPECT_GT(num_recalled_, 5);
+    EXPECT_GT(num_restored_, 0u);
+    EXPECT_EQ(num_damaged_, 0u);
   }
 
  private:
@@ -80,6 +101,48 @@ class Oracle {
     Tokens tokens;
     std::uint64_t salt = 0;
   };
+
+  void open() {
+    const bool again = cache_.has_value();
+    if (again && store_bytes_ > 0) num_damaged_ += cache_->stats().store->damaged;
+    cache_.reset();
+    cache_.emplace(spec_of(recurrent_), num_pages_, reuse_, StateRoom{kNumStates, num_snapshots_});
+    cache_->limit_cached(max_cached_);
+    if (store_bytes_ == 0) return;
+    auto store = PageStore::open(
+        {.folder = folder_.path(), .max_bytes = store_bytes_, .identity = "digests"});
+    ASSERT_TRUE(store.has_value()) << store.error().message;
+    cache_->attach(*store);
+  }
+  // Saves, restores, or starts anew with what an earlier process left.
+  void use_store() {
+    const auto finish = [this](auto& job) {
+      while (!job.advance()) {
+        cache_->check_integrity();
+        cache_->store()->wait_progress(0.01);
+      }
+    };
+    switch (pick(3)) {
+      case 0: {
+        SaveJob job(*cache_);
+        finish(job);
+        break;
+      }
+      case 1: {
+        RestoreJob job(*cache_);
+        finish(job);
+        num_restored_ += job.report().pages;
+        break;
+      }
+      default:
+        entries_.clear();
+        if (pick(2) == 0) {
+          SaveJob job(*cache_);
+          finish(job);
+        }
+        open();
+    }
+  }
 
   int pick(int n) { return static_cast<int>(random_() % static_cast<std::uint32_t>(n)); }
   Entry& choose() {
@@ -92,7 +155,7 @@ class Oracle {
     return pick(150) == 0 ? pick(3) : position / 50 % 3;
   }
   std::uint64_t* row(const SequenceCache& sequence, std::size_t position) {
-    std::byte* page = cache_.rows(sequence.pages()[position / kPageSize], 0);
+    std::byte* page = cache_->rows(sequence.pages()[position / kPageSize], 0);
     return reinterpret_cast<std::uint64_t*>(page) + position % kPageSize;
   }
 
@@ -107,7 +170,16 @@ class Oracle {
     const int n = pick(400);
     while (static_cast<int>(wanted.size()) < n) wanted.push_back(next_token(wanted));
     const std::uint64_t salt = static_cast<std::uint64_t>(pick(2));
-    SequenceCache sequence = cache_.start(wanted, salt);
+    std::unique_ptr<Recall> recall;
+    if (store_bytes_ > 0) recall = Recall::begin(*cache_, wanted, salt);
+    if (recall != nullptr) {
+      const int before = cache_->match(wanted, salt).pages;
+      cache_->check_integrity();
+      while (!recall->is_done()) cache_->store()->wait_progress(0.01);
+      cache_->check_integrity();
+      if (cache_->match(wanted, salt).pages > before) ++num_recalled_;
+    }
+    SequenceCache sequence = cache_->start(wanted, salt);
     ASSERT_EQ(sequence.length() % kPageSize, 0);
     ASSERT_LE(sequence.length(), std::max(0, n - 1));
     if (sequence.length() > 0) ++num_hits_;
@@ -126,13 +198,13 @@ class Oracle {
 
   void extend(Entry& entry) {
     const int n = 1 + pick(pick(2) == 0 ? 4 : 150);
-    const auto before = cache_.stats();
+    const auto before = cache_->stats();
     const int pages_before = static_cast<int>(entry.sequence.pages().size());
     if (!entry.sequence.reserve(n).has_value()) {
       ++num_refused_;
       ASSERT_EQ(static_cast<int>(entry.sequence.pages().size()), pages_before);
-      ASSERT_EQ(cache_.stats().free_pages, before.free_pages);
-      ASSERT_EQ(cache_.stats().cached_pages, before.cached_pages);
+      ASSERT_EQ(cache_->stats().free_pages, before.free_pages);
+      ASSERT_EQ(cache_->stats().cached_pages, before.cached_pages);
       entries_.erase(entries_.begin() + pick(static_cast<int>(entries_.size())));
       return;
     }
@@ -185,11 +257,16 @@ class Oracle {
 
   std::mt19937 random_;
   bool reuse_, recurrent_;
-  Cache cache_;
+  std::size_t num_pages_, num_snapshots_, max_cached_;
+  std::uint64_t store_bytes_;
+  TempFolder folder_;
+  std::optional<Cache> cache_;
   std::vector<Entry> entries_;
   std::set<Tokens> committed_[2];
   int num_hits_ = 0;
   int num_refused_ = 0;
+  int num_recalled_ = 0;
+  std::uint64_t num_restored_ = 0, num_damaged_ = 0;
 };
 
 class RandomCache : public testing::TestWithParam<std::tuple<int, int, bool, int>> {};
@@ -204,6 +281,41 @@ TEST_P(RandomCache, agrees_with_the_oracle) {
   }
   oracle.finish();
 }
+
+class BoundedCache : public testing::TestWithParam<std::tuple<int, int, int>> {};
+
+TEST_P(BoundedCache, keeps_no_more_than_its_limit) {
+  const auto [seed, max_cached, num_snapshots] = GetParam();
+  Oracle oracle(static_cast<std::uint32_t>(seed), 18, true, static_cast<std::size_t>(num_snapshots),
+                static_cast<std::size_t>(max_cached));
+  for (int i = 0; i < 700; ++i) {
+    oracle.step();
+    if (HasFatalFailure()) FAIL() << "at step " << i;
+  }
+  oracle.finish();
+}
+
+INSTANTIATE_TEST_SUITE_P(limits, BoundedCache,
+                         testing::Combine(testing::Range(1, 4), testing::Values(5, 9),
+                                          testing::Values(0, 4)));
+
+class StoredCache : public testing::TestWithParam<std::tuple<int, int, int>> {};
+
+TEST_P(StoredCache, agrees_with_the_oracle) {
+  const auto [seed, num_entries, num_snapshots] = GetParam();
+  const std::uint64_t page_file = kStoredHeaderBytes + kPageSize * sizeof(std::uint64_t);
+  Oracle oracle(static_cast<std::uint32_t>(seed), 14, true, static_cast<std::size_t>(num_snapshots),
+                9, static_cast<std::uint64_t>(num_entries) * page_file);
+  for (int i = 0; i < 1000; ++i) {
+    oracle.step();
+    if (HasFatalFailure()) FAIL() << "at step " << i;
+  }
+  oracle.finish();
+}
+
+INSTANTIATE_TEST_SUITE_P(seeds, StoredCache,
+                         testing::Combine(testing::Range(1, 4), testing::Values(12, 1000),
+                                          testing::Values(0, 4)));
 
 INSTANTIATE_TEST_SUITE_P(seeds, RandomCache,
                          testing::Combine(testing::Range(1, 9), testing::Values(7, 18, 32),
