@@ -20,12 +20,6 @@ float largest(const float* x, int n) {
   return std::bit_cast<float>(most);
 }
 
-// The exponent of the least power of two that is at least `value`, which is positive and no
-// subnormal, biased by 127.
-std::uint32_t power_above(float value) {
-  return (std::bit_cast<std::uint32_t>(value) + 0x7fffffu) >> 23;
-}
-
 }  // namespace
 
 std::string_view row_format_name(RowFormat format) {
@@ -56,14 +50,24 @@ float e2m1_to_float(std::uint8_t bits) {
   return (bits & 8) != 0 ? -value : value;
 }
 
+std::uint8_t fp8_row_scale(float most) {
+  // Any fraction carries into the exponent: that of the least power of two which is no less.
+  const auto bits = std::bit_cast<std::uint32_t>(std::max(most / 448.0f, 1e-4f));
+  return static_cast<std::uint8_t>((bits + 0x7fffffu) >> 23);
+}
+
+std::uint8_t fp4_row_scale(float most) {
+  if (std::isnan(most)) return 0x7f;
+  return e4m3_from_float(std::clamp(most / 6.0f, 0x1p-9f, 448.0f));
+}
+
 void pack_fp8_row(const float* x, int width, std::byte* row) {
   std::byte* scales = row + width;
   for (int first = 0; first < width; first += kFp8RowGroup) {
     const int n = std::min(kFp8RowGroup, width - first);
     const float most = largest(x + first, n);
     const bool finite = std::isfinite(most);
-    const std::uint32_t exponent =
-        finite ? power_above(std::max(most / 448.0f, 1e-4f)) : std::uint32_t{kNanFp8RowScale};
+    const std::uint32_t exponent = finite ? fp8_row_scale(most) : kNanFp8RowScale;
     // 2^-(exponent - 127), which is a normal number.
     const float factor = std::bit_cast<float>((254u - exponent) << 23);
     for (int i = first; i < first + n; ++i)
@@ -79,8 +83,7 @@ void pack_fp4_row(const float* x, int width, std::byte* row) {
     const int n = std::min(kFp4RowGroup, width - first);
     const float most = largest(x + first, n);
     const bool nan = std::isnan(most);
-    const std::uint8_t scale =
-        nan ? 0x7f : e4m3_from_float(std::clamp(most / 6.0f, 0x1p-9f, 448.0f));
+    const std::uint8_t scale = fp4_row_scale(most);
     const float divisor = e4m3_to_float(scale);
     for (int i = first; i < first + n; ++i) {
       const std::uint8_t code = nan ? 0 : e2m1_from_float(x[i] / divisor);

@@ -55,6 +55,10 @@ void pack_fp4_row(const float* x, int width, std::byte* row);
 void unpack_fp8_row(const std::byte* row, int width, bf16* out);
 void unpack_fp4_row(const std::byte* row, int width, bf16* out);
 
+// The scales of groups, as stored: of max |x|, which is finite; of max |x|, or NaN where any is.
+std::uint8_t fp8_row_scale(float most);
+std::uint8_t fp4_row_scale(float most);
+
 // 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives: to nearest even, bounded by 6. Not for NaN.
 std::uint8_t e2m1_from_float(float value);
 float e2m1_to_float(std::uint8_t bits);  // the low four

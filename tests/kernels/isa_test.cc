@@ -65,6 +65,10 @@ TEST_F(IsaTest, every_available_name_is_taken_and_has_a_complete_table) {
       EXPECT_NE(kernels->scratch_bytes, nullptr);
     }
     EXPECT_NE(table.attend_merge, nullptr);
+    for (const RowKernels* kernels : {&table.fp8_rows, &table.fp4_rows}) {
+      EXPECT_NE(kernels->pack, nullptr);
+      EXPECT_NE(kernels->unpack, nullptr);
+    }
     EXPECT_NE(table.rms_norm, nullptr);
     EXPECT_NE(table.rope_interleaved, nullptr);
     EXPECT_NE(table.rope_half, nullptr);

@@ -127,6 +127,8 @@ TEST(Glm4MoeLiteConfig, the_released_model_costs_what_its_publisher_says) {
   ASSERT_TRUE(info.has_value()) << info.error().message;
   EXPECT_EQ(info->attention_class, "MLA");
   EXPECT_EQ(info->cache.bf16.bytes_per_token(), 54'144u);
+  EXPECT_EQ(info->cache.fp8->bytes_per_token(), 47u * 594u);
+  EXPECT_EQ(info->cache.fp4->bytes_per_token(), 47u * 324u);
   EXPECT_NEAR(static_cast<double>(info->total_parameters), 29.943e9, 0.001e9);
   EXPECT_NEAR(static_cast<double>(info->active_parameters), 3.6e9, 0.1e9);
   EXPECT_EQ(info->mtp_layers, 1);
@@ -228,6 +230,9 @@ TEST(Glm4MoeConfig, the_released_models_cost_what_their_publisher_says) {
     EXPECT_EQ(info->attention_class, "GQA");
     EXPECT_THAT(info->attention_why, HasSubstr("num_key_value_heads 8"));
     EXPECT_EQ(info->cache.bf16.bytes_per_token(), model.cache_bytes);
+    // A scale of a byte for 32 values of a byte, or for 16 of half a byte.
+    EXPECT_EQ(info->cache.fp8->bytes_per_token(), model.cache_bytes / 256 * (128 + 4));
+    EXPECT_EQ(info->cache.fp4->bytes_per_token(), model.cache_bytes / 256 * (64 + 8));
     EXPECT_EQ(info->max_position_embeddings, model.context);
     EXPECT_EQ(info->num_kv_heads, 8);
     const auto total = static_cast<double>(info->total_parameters);
@@ -318,6 +323,8 @@ TEST(Glm5NextConfig, the_released_model_costs_what_its_publisher_says) {
   EXPECT_EQ(info->attention_class, "hybrid: KDA + MLA-sparse (k-pool)");
   EXPECT_EQ(info->cache.bf16.num_layers, 11);
   EXPECT_EQ(info->cache.bf16.bytes_per_token(), 11'264u + 704u);
+  EXPECT_EQ(info->cache.fp8->bytes_per_token(), 11u * 528u + 704u);
+  EXPECT_EQ(info->cache.fp4->bytes_per_token(), 11u * 288u + 704u);
   EXPECT_EQ(info->cache.bf16.snapshot_bytes, 147'619'840u);
   // Beside the state itself: rows of tokens that are not folded into it yet.
   EXPECT_GT(info->cache.bf16.state_bytes, info->cache.bf16.snapshot_bytes);

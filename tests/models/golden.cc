@@ -91,6 +91,7 @@ Runner::Runner(const std::filesystem::path& path, const Options& options)
     : pool_(options.threads), exec_{kernel_table(options.isa), pool_, workspace_} {
   LoadOptions load;
   load.compute = options.compute;
+  load.cache_format = options.cache_format;
   load.latent_form = options.form;
   load.placement = options.placement;
   load.quant = options.quant;

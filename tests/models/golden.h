@@ -67,6 +67,7 @@ class Runner {
     DraftLayer draft = DraftLayer::kOff;
     bool sparse_attention = true;
     LoadOptions::StreamedExperts experts = {};
+    CacheFormat cache_format = CacheFormat::kBf16;
   };
   // `path` is what Checkpoint::open takes.
   Runner(const std::filesystem::path& path, const Options& options);

@@ -2,6 +2,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,10 +14,12 @@
 #include "kernels/scalar/scalar.h"
 #include "kernels/table.h"
 #include "kernels/target.h"
+#include "tensor/row_format.h"
 
 GLINT_TARGET_BEGIN("avx2,fma,f16c")
 
 #include "kernels/attend-inl.h"
+#include "kernels/avx2/rows-inl.h"
 #include "kernels/avx2/vec256-inl.h"
 #include "kernels/f8few-inl.h"
 #include "kernels/matmul-inl.h"
@@ -45,8 +48,9 @@ KernelTable make_table() {
   table.attend_f32 = Attend<F32, F32>::kernels();
   Elementwise<Vec256>::fill(table);
   table.kda = avx2_kda();
-  table.fp8_rows = scalar_table().fp8_rows;
-  table.fp4_rows = scalar_table().fp4_rows;
+  // Packing is done once to a row.
+  table.fp8_rows = {scalar_table().fp8_rows.pack, Rows256::unpack_fp8};
+  table.fp4_rows = {scalar_table().fp4_rows.pack, Rows256::unpack_fp4};
   return table;
 }
 

@@ -2,6 +2,7 @@
 
 #include <immintrin.h>
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -10,9 +11,9 @@
 
 #include "kernels/avx512/kda.h"
 #include "kernels/avx512/panel.h"
-#include "kernels/scalar/scalar.h"
 #include "kernels/table.h"
 #include "kernels/target.h"
+#include "tensor/row_format.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 // False alarms of g++ 12 inside its own AVX-512 headers.
@@ -23,6 +24,7 @@
 GLINT_TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 
 #include "kernels/attend-inl.h"
+#include "kernels/avx512/rows-inl.h"
 #include "kernels/avx512/vec512-inl.h"
 #include "kernels/f8few-inl.h"
 #include "kernels/matmul-inl.h"
@@ -50,8 +52,8 @@ KernelTable make_table() {
   table.attend_f32 = Attend<F32, F32>::kernels();
   Elementwise<Vec512>::fill(table);
   table.kda = avx512_kda();
-  table.fp8_rows = scalar_table().fp8_rows;
-  table.fp4_rows = scalar_table().fp4_rows;
+  table.fp8_rows = Rows512::fp8_kernels();
+  table.fp4_rows = Rows512::fp4_kernels();
   fill_avx512_panels(table);
   return table;
 }
