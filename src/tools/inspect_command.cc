@@ -1,4 +1,6 @@
 // `glint inspect`: what a model is, what it costs, and whether it will run. Reads headers only.
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <memory>
 
@@ -21,9 +23,10 @@ void declare(Flags& flags, Options* options) {
   InspectOptions& o = options->inspect;
   flags.positional("MODEL", &o.model,
                    "a Hugging Face folder, a GGUF file, a bare config.json, or demo (the default)");
+  flags.positional("OTHER", &o.other, "with --diff, the second model");
   flags.group("Options");
   flags.toggle("--json", &o.json, "one object for machines");
-  flags.text("--diff", &o.other, "MODEL", "what changes from the first model to this one");
+  flags.toggle("--diff", &o.diff, "what changes from MODEL to OTHER");
   flags.text("--engine", &o.engine, "NAME",
              "this engine alone, every rule with its source: vllm, ...");
   flags.custom("--gpu", "SM", "settle the rules that ask for a GPU: sm90, sm120, h100, ...",
@@ -71,11 +74,18 @@ int show_difference(const InspectReport& a, const InspectOptions& options, Isa i
 int run(const Options& chosen) {
   const InspectOptions& options = chosen.inspect;
   start_log(chosen.log, LogLevel::kWarn);
+  if (options.diff && options.other.empty())
+    return complain("--diff compares two models: glint inspect --diff A B", kExitUsage);
+  if (!options.diff && !options.other.empty()) {
+    return complain(
+        fmt::format("'{}' is a second model: to compare the two, add --diff", options.other),
+        kExitUsage);
+  }
   const auto isa = choose_isa(options.session.isa);
   if (!isa) return complain("--isa: " + isa.error().message, kExitUsage);
   const auto report = report_of(options.model, options, *isa);
   if (!report) return complain(report.error().message, exit_code_of(report.error()));
-  if (!options.other.empty()) return show_difference(*report, options, *isa);
+  if (options.diff) return show_difference(*report, options, *isa);
   if (options.json) {
     std::puts(report_json(*report).dump(2).c_str());
   } else {
@@ -91,13 +101,13 @@ Command inspect_command() {
   auto options = std::make_shared<Options>();
   return {.name = "inspect",
           .summary = "what a model is, what it costs, and which engines run it",
-          .usage = "[MODEL] [options]",
+          .usage = "[MODEL] [options]\n       glint inspect --diff MODEL OTHER [options]",
           .notes =
               "config.json alone is enough, also of models that glint does not run.\n"
               "The exit code is 3 when glint would refuse the model.",
           .examples = {"glint inspect ./GLM-4.7-Flash --context 32768 --parallel 4",
                        "glint inspect GLM-5/config.json --engine vllm --gpu sm120",
-                       "glint inspect GLM-4.7/config.json --diff GLM-5/config.json",
+                       "glint inspect --diff GLM-4.7/config.json GLM-5/config.json",
                        "glint inspect config.json --json"},
           .declare = [options](Flags& flags) { declare(flags, options.get()); },
           .run = [options] { return run(*options); }};

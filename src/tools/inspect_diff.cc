@@ -1,4 +1,4 @@
-// `glint inspect A --diff B`: the facts that differ, and what engines say otherwise.
+// `glint inspect --diff A B`: the facts that differ, and what engines say otherwise.
 #include <fmt/format.h>
 
 #include <algorithm>

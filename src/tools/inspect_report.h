@@ -21,7 +21,8 @@ namespace glint {
 
 struct InspectOptions {
   std::string model;
-  std::string other;  // --diff: a second model
+  bool diff = false;
+  std::string other;  // with --diff, the second model
   bool json = false;
   int context = 0;
   int parallel = 1;

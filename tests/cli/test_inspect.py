@@ -87,7 +87,7 @@ def test_the_difference_of_two_models(run):
     assert done.returncode == 0
     assert "cache_bytes_bf16          54,144 -> 109,824  (x 2.03)" in done.stdout
     assert "glint        supported -> not supported" in done.stdout
-    diff = json.loads(run("inspect", config("glm-4.7-flash"), "--diff", config("glm-5"), "--json").stdout)
+    diff = json.loads(run("inspect", "--diff", config("glm-4.7-flash"), config("glm-5"), "--json").stdout)
     facts = {fact["name"]: fact for fact in diff["facts"]}
     assert facts["layers"] == {"name": "layers", "a": 47, "b": 78, "ratio": 78 / 47}
     assert facts["index_topk"] == {"name": "index_topk", "a": None, "b": 2048}
@@ -96,6 +96,9 @@ def test_the_difference_of_two_models(run):
     same = run("inspect", config("glm-5"), "--diff", config("glm-5")).stdout
     assert "nothing that is known here differs" in same
     assert run("inspect", config("glm-5"), "--diff", "no/such/model").returncode == 3
+    for arguments, said in [(["--diff"], "two models"), ([config("glm-5")], "add --diff")]:
+        wrong = run("inspect", config("glm-5"), *arguments)
+        assert wrong.returncode == 2 and said in wrong.stderr
 
 
 def test_traps_of_files(run):
