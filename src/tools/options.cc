@@ -115,7 +115,7 @@ void declare_memory(Flags& flags, SessionOptions* options) {
 void declare_kv_cache(Flags& flags, SessionOptions* options) {
   flags.custom("--kv-cache,--kv-cache-dtype", "bf16|fp8|fp4|auto",
                "format of the cache: fp8 takes about half of bf16 and fp4 a quarter, so longer "
-               "contexts fit and are read faster; fp8 hardly changes answers, fp4 does a little "
+               "contexts fit and are read faster; fp8 hardly changes answers, fp4 costs some "
                "(docs/numerics.md); auto is bf16 (default auto)",
                [options](const std::string& value) -> Status {
                  // As vLLM spells it.

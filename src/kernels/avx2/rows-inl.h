@@ -4,11 +4,11 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/avx2/vec256-inl.h"
 #include "kernels/table.h"
 #include "tensor/row_format.h"
 
@@ -40,11 +40,23 @@ struct Rows256 {
                               _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f)));
   }
 
+  // Scales [first, first + 16) of n, and `filler` beyond them.
+  static __m128i sixteen(const std::byte* scales, int first, int n, char filler) {
+    if (first + 16 <= n) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + first));
+    __m128i some = _mm_set1_epi8(filler);
+    std::memcpy(&some, scales + first, static_cast<std::size_t>(n - first));
+    return some;
+  }
+
   // Whether widen_fp8() takes all of n scales.
   static bool are_plain(const std::byte* scales, int n) {
-    return std::all_of(scales, scales + n, [](std::byte scale) {
-      return scale >= std::byte{10} && scale <= std::byte{246};
-    });
+    constexpr char kLeast = 10, kSpan = static_cast<char>(246 - 10);
+    for (int i = 0; i < n; i += 16) {
+      const __m128i above = _mm_sub_epi8(sixteen(scales, i, n, kLeast), _mm_set1_epi8(kLeast));
+      const __m128i within = _mm_cmpeq_epi8(_mm_min_epu8(above, _mm_set1_epi8(kSpan)), above);
+      if (_mm_movemask_epi8(within) != 0xffff) return false;
+    }
+    return true;
   }
 
   // Values [0, n) of a group of at most 32, n not its whole: through memory of its own.
@@ -102,31 +114,44 @@ struct Rows256 {
   }
 
   static bool has_nan(const std::byte* scales, int n) {
-    return std::any_of(scales, scales + n, [](std::byte scale) {
-      return (scale & std::byte{0x7f}) == std::byte{0x7f};
-    });
+    const __m128i nan = _mm_set1_epi8(0x7f);
+    for (int i = 0; i < n; i += 16) {
+      const __m128i bits = _mm_and_si128(sixteen(scales, i, n, 0), nan);
+      if (_mm_movemask_epi8(_mm_cmpeq_epi8(bits, nan)) != 0) return true;
+    }
+    return false;
   }
 
   static void unpack_fp4(const std::byte* rows, std::size_t stride, int count, int width,
                          bf16* out) noexcept {
     const int groups = (width + kFp4RowGroup - 1) / kFp4RowGroup;
     for (int r = 0; r < count; ++r, rows += stride, out += width) {
-      const std::byte* scales = rows + (width + 1) / 2;
-      if (has_nan(scales, groups)) {
+      const std::byte* stored = rows + (width + 1) / 2;
+      if (has_nan(stored, groups)) {
         unpack_fp4_row(rows, width, out);
         continue;
       }
-      for (int i = 0; i < width; i += kFp4RowGroup, ++scales) {
-        const float scale = e4m3_to_float(std::to_integer<std::uint8_t>(*scales));
-        const int n = width - i < kFp4RowGroup ? width - i : kFp4RowGroup;
-        std::uint64_t codes = 0;
-        std::memcpy(&codes, rows + i / 2, static_cast<std::size_t>((n + 1) / 2));
-        const __m256i values = widen_fp4(_mm_cvtsi64_si128(static_cast<long long>(codes)), scale);
-        if (n == kFp4RowGroup) {
-          _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), values);
-        } else {
-          std::memcpy(out + i, &values, static_cast<std::size_t>(n) * sizeof(bf16));
+      alignas(32) float scales[16];
+      for (int group = 0; group < groups; ++group) {
+        if (group % 16 == 0) {
+          const __m128i bytes = sixteen(stored, group, groups, 0);
+          __m256 low, high;
+          Vec256::load_e4m3(&bytes, low, high);
+          _mm256_store_ps(scales, _mm256_mul_ps(low, _mm256_set1_ps(0x1p8f)));
+          _mm256_store_ps(scales + 8, _mm256_mul_ps(high, _mm256_set1_ps(0x1p8f)));
         }
+        const int i = group * kFp4RowGroup;
+        const float scale = scales[group % 16];
+        if (i + kFp4RowGroup <= width) {
+          _mm256_storeu_si256(
+              reinterpret_cast<__m256i*>(out + i),
+              widen_fp4(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(rows + i / 2)), scale));
+          continue;
+        }
+        __m128i codes = _mm_setzero_si128();
+        std::memcpy(&codes, rows + i / 2, static_cast<std::size_t>((width - i + 1) / 2));
+        const __m256i values = widen_fp4(codes, scale);
+        std::memcpy(out + i, &values, static_cast<std::size_t>(width - i) * sizeof(bf16));
       }
     }
   }
