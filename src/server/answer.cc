@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <ctime>
 #include <iterator>
+#include <memory>
+#include <thread>
 
 #include "base/log.h"
+#include "server/pending_body.h"
 
 namespace glint {
 namespace {
@@ -37,6 +40,19 @@ HttpResponse stream_head() {
 template <typename T>
 void move_to_end(std::vector<T>& from, std::vector<T>& to) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+// Memory that a delta takes until it is written, about.
+std::size_t bytes_of(const ChatDelta& delta) {
+  std::size_t bytes = sizeof delta;
+  for (const OutputEvent& event : delta.events) bytes += sizeof event + event.text.size();
+  const auto add = [&bytes](const auto& logprobs) {
+    for (const auto& one : logprobs)
+      bytes += sizeof one + one.top_logprobs.size() * sizeof(TokenLogprob);
+  };
+  add(delta.logprobs);
+  add(delta.prompt_logprobs);
+  return bytes;
 }
 
 // `later` continues `delta`.
@@ -127,10 +143,22 @@ std::expected<Answer::Started, ApiError> Answer::start_turns() {
 
 // Weak, because the turn that holds the sink is held by this answer.
 DeltaSink Answer::sink_of(int choice) {
-  return [weak = weak_from_this(), mailbox = mailbox_, choice](ChatDelta delta) {
-    mailbox->post([weak, choice, delta = std::move(delta)]() mutable {
+  return [weak = weak_from_this(), mailbox = mailbox_, backlog = model_->backlog,
+          choice](ChatDelta delta) {
+    if (backlog.most == 0) {
+      mailbox->post([weak, choice, delta = std::move(delta)]() mutable {
+        if (const auto self = weak.lock()) self->on_delta(choice, std::move(delta));
+      });
+      return;
+    }
+    // Given back when it was handled, or dropped.
+    auto pending = std::make_shared<PendingBody>(backlog.bytes, bytes_of(delta));
+    mailbox->post([weak, choice, delta = std::move(delta), pending = std::move(pending)]() mutable {
       if (const auto self = weak.lock()) self->on_delta(choice, std::move(delta));
     });
+    constexpr int kMostNaps = 20;  // the model must not stand still for a thread that does
+    for (int nap = 0; nap < kMostNaps && backlog.bytes->load() > backlog.most; ++nap)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
 }
 

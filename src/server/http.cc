@@ -90,6 +90,7 @@ struct Hub {
   Connections refused;  // over the limit, oldest first
   bool stopping = false;
   std::shared_ptr<std::atomic<std::size_t>> pending_bytes;
+  std::size_t unsent_bytes = 0;          // of all connections
   std::array<char, kReadBytes> scratch;  // a connection that does not read now keeps no buffer
 };
 
@@ -245,6 +246,7 @@ void Connection::close() {
   leave();
   error_code ignored;
   socket_.close(ignored);
+  hub_.unsent_bytes -= sending_.size() - num_sent_ + queued_.size();
   read_timer_.cancel();
   write_timer_.cancel();
   ping_timer_.cancel();
@@ -431,6 +433,11 @@ void Connection::start_stream(HttpResponse head, const HttpRequest& request,
 
 void Connection::write_stream(std::string_view text) {
   if (text.empty() || is_head_) return;  // an empty chunk would end the answer
+  const std::size_t most = hub_.options.max_unsent_bytes;
+  if (most > 0 && text.size() > most - std::min(most, hub_.unsent_bytes)) {
+    // Later, since whoever writes is told of the close.
+    return asio::post(socket_.get_executor(), [self = shared_from_this()] { self->close(); });
+  }
   if (is_http10_) return send(text);
   send(fmt::format("{:x}\r\n{}\r\n", text.size(), text));
 }
@@ -449,6 +456,7 @@ void Connection::send(std::string_view text) {
   if (state_ == State::kClosed) return;
   last_write_ = std::chrono::steady_clock::now();
   queued_ += text;
+  hub_.unsent_bytes += text.size();
   if (!writing_) write();
 }
 
@@ -477,6 +485,7 @@ void Connection::on_write(error_code error, std::size_t nbytes) {
   if (state_ == State::kClosed) return;
   if (error) return close();
   num_sent_ += nbytes;
+  hub_.unsent_bytes -= nbytes;
   if (num_sent_ < sending_.size() || !queued_.empty()) return write();
   write_timer_.cancel();
   on_answered();
@@ -568,6 +577,7 @@ struct HttpServer::State {
             {},
             false,
             std::make_shared<std::atomic<std::size_t>>(0),
+            0,
             {}},
         acceptor(io),
         stop_event(io),

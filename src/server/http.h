@@ -44,6 +44,9 @@ struct HttpOptions {
   // Bodies that are being read or whose requests are not answered yet; a request that would make
   // them more gets 503. 0: any number.
   std::size_t max_pending_bytes = 0;
+  // Of streams that wait for their clients to read; a stream that would make them more is cut off.
+  // 0: any number.
+  std::size_t max_unsent_bytes = 0;
   double header_timeout_s = 10;
   double body_idle_timeout_s = 60;
   double write_stall_timeout_s = 60;

@@ -1,6 +1,8 @@
 // What answers need to know of the model and the server. Immutable once attached.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +12,14 @@
 #include "server/api_call.h"
 
 namespace glint {
+
+// How much of what the engine said waits for the I/O thread, in bytes; beyond `most` (0: any
+// number) the engine waits a little with each event, so that it goes no faster than what it says is
+// written.
+struct Backlog {
+  std::shared_ptr<std::atomic<std::size_t>> bytes = std::make_shared<std::atomic<std::size_t>>(0);
+  std::size_t most = 0;
+};
 
 struct ServedModel {
   Engine* engine = nullptr;
@@ -22,6 +32,7 @@ struct ServedModel {
   double sse_ping_s = 5;
   double request_timeout_s = 0;
   int stream_interval = 1;
+  Backlog backlog;
 };
 
 // The name to report for an asked one, or the 404.

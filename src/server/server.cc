@@ -394,6 +394,7 @@ Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
   http.max_header_bytes = options.max_header_bytes;
   http.max_body_bytes = options.max_body_bytes;
   http.max_pending_bytes = options.max_pending_bytes;
+  if (options.memory_limit > 0) http.max_unsent_bytes = options.request_memory / 8;
   http.header_timeout_s = options.header_timeout_s;
   http.body_idle_timeout_s = options.body_idle_timeout_s;
   http.write_stall_timeout_s = options.write_stall_timeout_s;
@@ -441,6 +442,7 @@ void Server::attach(Engine& engine, std::shared_ptr<const TextAssets> text, Serv
   model->sse_ping_s = options.sse_ping_s;
   model->request_timeout_s = options.request_timeout_s;
   model->stream_interval = options.stream_interval;
+  if (options.memory_limit > 0) model->backlog.most = options.request_memory / 8;
   Json models(Json::Array{});
   const std::int64_t now = std::time(nullptr);
   for (const std::string& name : model->names) {

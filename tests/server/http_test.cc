@@ -350,6 +350,33 @@ TEST_F(HttpTest, a_client_that_does_not_read_is_cut_off) {
   EXPECT_TRUE(eventually([&] { return num_closed == 1; }));
 }
 
+TEST_F(HttpTest, streams_that_nobody_reads_have_a_bound_together) {
+  HttpOptions options;
+  options.max_unsent_bytes = 64 << 20;
+  start(options);
+  TestClient client(server->port());
+  client.send("GET /hold-stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto exchange = wait_for_held();
+  std::atomic<int> written{0};
+  const auto write = [&](std::size_t megabytes) {
+    const int before = written;
+    server->mailbox()->post([&, megabytes] {
+      for (std::size_t i = 0; i < megabytes; ++i) exchange->write(std::string(1 << 20, 'a'));
+      ++written;
+    });
+    while (written == before) std::this_thread::sleep_for(1ms);
+  };
+  write(32);
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(num_closed, 0);
+  write(64);
+  for (int tries = 0; num_closed == 0 && tries < 1000; ++tries) std::this_thread::sleep_for(5ms);
+  EXPECT_EQ(num_closed, 1);
+  TestClient other(server->port());
+  other.send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(other.response().body, "one two three") << "what was cut off is counted no more";
+}
+
 TEST_F(HttpTest, connections_beyond_the_limit_are_turned_away_while_all_others_work) {
   HttpOptions options;
   options.max_connections = 2;
