@@ -4,11 +4,13 @@ import json
 import signal
 
 import httpx
+import pytest
+from scripted import WEATHER, call, line, serve_script
 from serving import serve
 
-TOOLS = [{"type": "function", "function": {"name": name, "description": f"What {name} says, in a sentence or two of plain text.", "parameters": {
-    "type": "object", "properties": {"city": {"type": "string", "description": "a city's name, as on a map"}}, "required": ["city"]}}}
-    for name in ("get_weather", "get_time", "get_news")]
+THOUGHTS_END = 4
+ANSWER_END = 2  # tokens: the last one, which is not computed, and the one that ends the answer
+
 DOCUMENT = "The library opens at nine and closes at six, but on Sundays it stays closed all day long. " * 12
 
 
@@ -88,22 +90,33 @@ def test_save_restore_and_clear(tmp_path):
         assert refused.status_code == 409 and "--prefix-cache" in refused.json()["error"]["message"]
 
 
-def test_turns_with_tools_go_on_where_the_last_one_ended():
-    """Each turn repeats all before it: the calls, their results and, within the turn, the thoughts."""
-    with serve() as server:
-        messages = [{"role": "system", "content": DOCUMENT[:400]}, {"role": "user", "content": "What is the weather in Paris?"}]
-        before = 0
+THOUGHTS = "The user wants the weather, so I look it up.\n\n1. Which city? 2. Which days?\tThen I say it.  " * 6
+SPOKEN = {  # what the model says before a call, and between thoughts and call: templates and models differ in such spaces
+    "as the template": THOUGHTS.rstrip() + "</think>",
+    "newline": THOUGHTS.rstrip() + "\n</think>\n",
+    "words": THOUGHTS + "</think>\n\nLet me look that up.\n",
+}
+
+
+@pytest.mark.parametrize("style", sorted(SPOKEN))
+def test_turns_with_tools_go_on_where_the_last_one_ended(style):
+    """Each turn repeats all before it: thoughts, calls and results. What was computed for them is not computed again."""
+    cities = ["Paris", "Oslo", "Lima"]
+    lines = [line(f"result-{n}", SPOKEN[style] + call("weather", city=cities[n + 1])) for n in (1, 0)]
+    lines.append(line("weather there", SPOKEN[style] + call("weather", city=cities[0])))
+    with serve_script(lines) as server:
+        messages = [{"role": "system", "content": DOCUMENT[:400]}, {"role": "user", "content": "What is the weather there?"}]
+        known = 0
         for turn in range(3):
             answer = httpx.post(f"{server.url}/v1/chat/completions", timeout=60, json={
-                "messages": messages, "tools": TOOLS, "tool_choice": "required", "temperature": 0, "max_tokens": 200}).json()
+                "messages": messages, "tools": [WEATHER], "temperature": 0, "max_tokens": 600}).json()
             usage, message = answer["usage"], answer["choices"][0]["message"]
             cached = usage["prompt_tokens_details"]["cached_tokens"]
-            if turn > 0:
-                # The whole prompt of the turn before, and its answer, but for the page that was not full.
-                assert cached >= before // 64 * 64, (turn, cached, before)
-            assert message["tool_calls"]
-            before = usage["prompt_tokens"]
+            assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"city": cities[turn]}
+            assert cached >= known // 64 * 64 if turn > 0 else cached == 0, (turn, cached, known)
+            # All of this prompt and the thoughts, but for spaces at their end, which the template strips; where it writes
+            # what the model said, all of the answer but for its end.
+            known = usage["prompt_tokens"] + (usage["completion_tokens"] - ANSWER_END if style == "as the template" else
+                                              usage["completion_tokens_details"]["reasoning_tokens"] - THOUGHTS_END)
             messages.append({key: message[key] for key in ("role", "content", "tool_calls", "reasoning_content") if message.get(key) is not None})
-            for call in message["tool_calls"]:
-                json.loads(call["function"]["arguments"])
-                messages.append({"role": "tool", "tool_call_id": call["id"], "content": "Sunny, 21 degrees, with a light wind from the west."})
+            messages.append({"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": f"result-{turn}: sunny, 21 degrees."})
