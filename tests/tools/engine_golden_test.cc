@@ -1,10 +1,13 @@
-// Whole models in the engine: what is found in the prefix cache, guessed ahead, computed in pieces
-// or beside others gives the tokens that an empty cache and no guesses give.
+// Whole models in the engine: what is found in the prefix cache or on disk, guessed ahead, computed
+// in pieces or beside others gives the tokens that an empty cache and no guesses give.
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <filesystem>
 #include <mutex>
 
+#include "../base/temp_folder.h"
+#include "cache/page_store.h"
 #include "engine/engine.h"
 #include "kernels/isa.h"
 #include "models/registry.h"
@@ -22,7 +25,9 @@ struct Answer {
 // A model with an engine and a cache of its own.
 class Rig {
  public:
-  Rig(const std::string& name, int num_drafts, int chunk, bool reuse = true)
+  // `folder`: of what it keeps on disk; empty: nothing.
+  Rig(const std::string& name, int num_drafts, int chunk, bool reuse = true,
+      const std::filesystem::path& folder = {})
       : exec_{kernel_table(available_isas().front()), pool_, workspace_} {
     LoadOptions load;
     load.latent_form = LatentForm::kAbsorbed;
@@ -36,6 +41,11 @@ class Rig {
     model_ = std::move(*model);
     cache_ = std::make_unique<Cache>(model_->cache_spec(), 64, reuse,
                                      StateRoom{.num_states = 3, .num_snapshots = 6});
+    if (!folder.empty()) {
+      auto store = PageStore::open({.folder = folder, .max_bytes = 1u << 30, .identity = name});
+      GLINT_CHECK(store.has_value());
+      cache_->attach(std::move(*store));
+    }
     engine_ = std::make_unique<Engine>(
         *model_, exec_, *cache_,
         EngineOptions{.context = 640,
@@ -130,6 +140,25 @@ TEST_P(EngineGolden, turns_guesses_and_company_change_no_token) {
     EXPECT_EQ(together[2].tokens, other_answer) << num_drafts;
     EXPECT_EQ(together[3].tokens, second_answer) << num_drafts;
     EXPECT_GT(together[2].cached_tokens, 0) << num_drafts;
+  }
+}
+
+TEST_P(EngineGolden, a_restart_goes_on_from_disk_and_changes_no_token) {
+  constexpr int kTokens = 20;
+  Rig cold(GetParam(), 0, 512, false);
+  const Tokens first = text(cold.vocab(), 1, 280);
+  const Tokens second =
+      joined(joined(first, cold.ask(first, kTokens).tokens), text(cold.vocab(), 3, 30));
+  const Tokens answer = cold.ask(second, kTokens).tokens;
+  for (const int num_drafts : {0, 3}) {
+    const TempFolder folder;
+    {
+      Rig(GetParam(), num_drafts, 512, true, folder.path()).ask(first, kTokens);
+    }
+    Rig again(GetParam(), num_drafts, 64, true, folder.path());
+    const Answer turn = again.ask(second, kTokens);
+    EXPECT_EQ(turn.tokens, answer) << num_drafts;
+    EXPECT_GE(turn.cached_tokens, 256) << num_drafts;
   }
 }
 
