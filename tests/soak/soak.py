@@ -320,7 +320,7 @@ def soak(binary, model, memory, count, clients=12, seed=1, longest=120, options=
         ended = server.log().count("the newest request is ended")
         if server.stop() != 0:
             failures.append("the server did not end well:\n" + server.log()[-2000:])
-        cold = Server(binary, model, ["--prefix-cache", "off", *cold_options], folder + "/cold")
+        cold = Server(binary, model, [*cold_options, "--prefix-cache", "off"], folder + "/cold")
         different = 0
         for number, answer in sorted(answers.items()):
             alone = requests[number].answer_of(send(cold, requests[number], {}))
@@ -349,7 +349,7 @@ def main():
     arguments = sys.argv[1:]
     more = arguments[arguments.index("--") + 1:] if "--" in arguments else []
     given = parser.parse_args(arguments[:len(arguments) - len(more) - ("--" in arguments)])
-    report = soak(given.bin, given.model, given.memory, given.requests, given.clients, given.seed, given.longest, more)
+    report = soak(given.bin, given.model, given.memory, given.requests, given.clients, given.seed, given.longest, more, more)
     print(json.dumps(report, indent=2))
     return 1 if report["failures"] else 0
 
