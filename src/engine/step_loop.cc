@@ -234,7 +234,7 @@ bool StepLoop::is_being_recalled(Sequence& sequence, std::size_t slots) {
 }
 
 // When nobody can take a step: waits for what is read, or gives up what was read, which is in the
-// way. False when it is neither.
+// way. False when it is neither. Restoring the cache holds pages too, while it reads them.
 bool StepLoop::wait_for_recalls() {
   bool reads = false, holds = false;
   for (const SequencePtr& sequence : waiting_) {
@@ -242,12 +242,14 @@ bool StepLoop::wait_for_recalls() {
     holds = true;
     reads = reads || !sequence->recall->is_done();
   }
-  if (reads) {
+  const bool restores =
+      !holds && cache_.store() != nullptr && running_.empty() && cache_.stats().leased_pages > 0;
+  if (reads || restores) {
     cache_.store()->wait_progress(kReadNap);
   } else {
     for (const SequencePtr& sequence : waiting_) sequence->recall.reset();
   }
-  return holds;
+  return holds || restores;
 }
 
 // Gives back the pages that only guesses need. False when there are none.

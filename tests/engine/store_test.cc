@@ -168,6 +168,32 @@ TEST(StoredEngineControl, saves_restores_and_clears_between_steps) {
   EXPECT_EQ(ask(nothing, CacheAction::kClear).error().code, ErrorCode::kUnsupported);
 }
 
+TEST(StoredEngineControl, a_request_waits_for_pages_that_restoring_holds) {
+  const TempFolder folder;
+  constexpr std::size_t kPages = 16;  // one context
+  {
+    FakeRig rig(kPages);
+    rig.cache.attach(open_store(folder));
+    Runner runner(rig, options_of(1));
+    runner.add(request_of(text("a", 1000)));
+    runner.run();
+    end(rig.cache);
+  }
+  FakeRig rig(kPages);
+  rig.cache.attach(open_store(folder));
+  Runner runner(rig, options_of(1));
+  {
+    RestoreJob restore(rig.cache);
+    EXPECT_FALSE(restore.advance()) << "it reads now";
+    EXPECT_GE(rig.cache.stats().leased_pages, 15u);
+    runner.add(request_of(text("b", 900)));
+    for (int i = 0; i < 3; ++i) runner.loop().step();
+    while (!restore.advance()) runner.loop().step();
+    EXPECT_EQ(restore.report().pages, 15u);
+  }
+  runner.run();
+}
+
 TEST(StoredEngineControl, broken_logits_take_their_pages_from_the_disk) {
   const TempFolder folder;
   FakeRig rig(64);
