@@ -5,25 +5,37 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
-#include <string_view>
+#include <cstdio>
 
 namespace glint {
+namespace {
 
-std::uint64_t resident_now() {
+struct Resident {
+  std::uint64_t all = 0, of_files = 0;  // bytes
+};
+
+Resident resident() {
   // "size resident shared ...", in pages.
   const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return 0;
-  std::array<char, 128> text;
-  const ssize_t count = ::read(file, text.data(), text.size());
+  if (file < 0) return {};
+  std::array<char, 128> text = {};
+  const ssize_t count = ::read(file, text.data(), text.size() - 1);
   ::close(file);
-  if (count <= 0) return 0;
-  const std::string_view all(text.data(), static_cast<std::size_t>(count));
-  const std::size_t space = all.find(' ');
-  if (space == std::string_view::npos) return 0;
-  std::uint64_t pages = 0;
-  std::from_chars(all.data() + space + 1, all.data() + all.size(), pages);
-  return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  unsigned long long pages = 0, shared = 0;
+  if (count <= 0 || std::sscanf(text.data(), "%*s %llu %llu", &pages, &shared) != 2) return {};
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return {pages * page, shared * page};
+}
+
+}  // namespace
+
+std::uint64_t resident_now() {
+  return resident().all;
+}
+
+std::uint64_t resident_without_files() {
+  const Resident now = resident();
+  return now.all - now.of_files;
 }
 
 #ifdef __GLIBC__

@@ -7,8 +7,8 @@
 
 namespace glint {
 
-MemoryGuard::MemoryGuard(std::uint64_t limit, std::uint64_t slack)
-    : MemoryGuard(limit, slack, resident_now, trim_heap) {}
+MemoryGuard::MemoryGuard(std::uint64_t limit, std::uint64_t slack, bool counts_files)
+    : MemoryGuard(limit, slack, counts_files ? resident_now : resident_without_files, trim_heap) {}
 
 MemoryGuard::MemoryGuard(std::uint64_t limit, std::uint64_t slack,
                          std::function<std::uint64_t()> resident, std::function<void()> trim)

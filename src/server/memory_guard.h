@@ -17,7 +17,8 @@ class MemoryGuard {
   };
   // limit 0: always fine. `slack`: memory for requests; a quarter of it left is short, a sixteenth
   // over. `resident` and `trim` are the system's (base/heap.h) but in tests.
-  MemoryGuard(std::uint64_t limit, std::uint64_t slack);
+  // counts_files: whether pages of mapped files are part of the promise.
+  MemoryGuard(std::uint64_t limit, std::uint64_t slack, bool counts_files);
   MemoryGuard(std::uint64_t limit, std::uint64_t slack, std::function<std::uint64_t()> resident,
               std::function<void()> trim);
 

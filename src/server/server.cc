@@ -108,7 +108,7 @@ struct Server::State {
       : options(std::move(given)),
         access(options.api_keys, options.host, options.cors_origins),
         metrics(metrics_options(options)),
-        guard(options.memory_limit, options.request_memory) {
+        guard(options.memory_limit, options.request_memory, !options.mapped_weights) {
     observer.on_first_token = [this](double seconds) { metrics.on_first_token(seconds); };
     observer.on_token_gap = [this](double seconds, int tokens) {
       metrics.on_token_gap(seconds, tokens);

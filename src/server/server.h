@@ -35,6 +35,7 @@ struct ServerOptions {
   // how many bytes of bodies that is enough for at once; beyond these there is 503.
   std::uint64_t memory_limit = 0;
   std::uint64_t request_memory = 0;
+  bool mapped_weights = false;        // pages of files, which no limit counts
   std::size_t max_pending_bytes = 0;  // 0: any number
   double header_timeout_s = 10;       // 408; also for the first byte of a connection
   double body_idle_timeout_s = 60;    // 408

@@ -97,6 +97,7 @@ int run(ServeOptions& options) {
   if (!plan) return complain(plan.error().message, refusal_exit_code(plan.error()));
 
   if (options.session.memory_limit > 0) bound_requests(plan->memory, options.server);
+  options.server.mapped_weights = options.session.mapped_weights;
   auto server = Server::listen(options.server);
   if (!server) {
     const bool usage = server.error().code == ErrorCode::kInvalidArgument;

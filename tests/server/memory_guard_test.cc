@@ -54,8 +54,10 @@ TEST(MemoryGuard, without_a_limit_nothing_is_looked_at) {
 }
 
 TEST(MemoryGuard, the_systems_numbers_are_read) {
-  EXPECT_EQ(MemoryGuard(1, 0).level(), Level::kOver);
-  EXPECT_EQ(MemoryGuard(std::uint64_t{1} << 50, 1000).level(), Level::kFine);
+  for (const bool counts_files : {true, false}) {
+    EXPECT_EQ(MemoryGuard(1, 0, counts_files).level(), Level::kOver);
+    EXPECT_EQ(MemoryGuard(std::uint64_t{1} << 50, 1000, counts_files).level(), Level::kFine);
+  }
 }
 
 TEST(PendingBody, counts_until_it_goes_wherever_it_is_moved) {
