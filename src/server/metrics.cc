@@ -142,6 +142,7 @@ class VllmGroup {
     Labels config = labels_;
     config.emplace("block_size", std::to_string(model.block_size));
     config.emplace("num_gpu_blocks", std::to_string(model.num_blocks));
+    config.emplace("cache_dtype", model.cache_dtype);
     registry_.gauge("vllm:cache_config_info", "How the cache is laid out.", config).Set(1);
   }
 

@@ -56,11 +56,13 @@ MetricsOptions metrics_options(const ServerOptions& options) {
   return out;
 }
 
-MetricsModel metrics_model(const Engine& engine) {
+MetricsModel metrics_model(const Engine& engine, const Json& machine) {
   MetricsModel model;
   model.block_size = kPageSize;
   model.num_blocks = engine.stats().cache.total_pages;
   model.max_model_len = engine.options().context;
+  if (const Json* cache = machine.find("cache"); cache != nullptr && cache->find("format"))
+    model.cache_dtype = cache->find("format")->as_string();
   return model;
 }
 
@@ -454,7 +456,7 @@ void Server::attach(Engine& engine, std::shared_ptr<const TextAssets> text, Serv
     state->model = std::move(model);
     state->models = std::move(models);
     state->info = std::move(info);
-    state->metrics.attach(metrics_model(*state->model->engine));
+    state->metrics.attach(metrics_model(*state->model->engine, state->info.machine));
     for (const auto& [kind, nbytes] : state->info.memory) state->metrics.on_memory(kind, nbytes);
     if (state->options.memory_limit > 0) state->watch_memory();
   });

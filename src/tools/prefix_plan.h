@@ -14,9 +14,9 @@ namespace glint {
 // What stays of prompts and answers for those that begin alike: --prefix-cache and what begins so.
 struct PrefixCacheOptions {
   bool enabled = true;
-  std::uint64_t bytes = 0;       // 0: see plan_prefix()
+  std::uint64_t bytes = 0;            // 0: see plan_prefix()
   std::filesystem::path folder = {};  // keeps what leaves memory; empty: nothing does
-  std::uint64_t disk_bytes = 0;  // of that; 0: kDefaultDiskBytes
+  std::uint64_t disk_bytes = 0;       // of that; 0: kDefaultDiskBytes
 };
 
 inline constexpr std::uint64_t kDefaultDiskBytes = std::uint64_t{16} << 30;

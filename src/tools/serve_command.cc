@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "models/cache_format.h"
 #include "server/server.h"
 #include "tools/bench.h"
 #include "tools/commands.h"
@@ -46,9 +47,10 @@ Json describe_machine(const Session& session) {
   const std::vector<PlacedGroup> weights = place_weights(plan.info, plan.load);
   const BenchModel model{plan.info, weights, plan.load.compute};
   const CacheSpec& spec = cache_spec(plan);
+  const RowFormat rows = row_format(plan.load.cache_format, plan.load.compute);
   const CacheStats cache = session.cache->stats();
   Json cache_json(
-      Json::Object{{"format", Json("bf16")},
+      Json::Object{{"format", Json(std::string(row_format_name(rows)))},
                    {"bytes_per_token", Json(static_cast<std::uint64_t>(spec.bytes_per_token()))},
                    {"page_tokens", Json(kPageSize)},
                    {"pages", Json(static_cast<std::uint64_t>(cache.total_pages))}});

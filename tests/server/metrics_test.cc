@@ -13,7 +13,8 @@
 namespace glint {
 namespace {
 
-constexpr MetricsModel kModel = {.block_size = 16, .num_blocks = 100, .max_model_len = 3000};
+const MetricsModel kModel = {
+    .block_size = 16, .num_blocks = 100, .cache_dtype = "fp8", .max_model_len = 3000};
 
 // What a scraper makes of the text.
 struct Scrape {

@@ -118,7 +118,8 @@ TEST(PlanMemory, the_default_context_stops_at_32768_and_auto_does_not) {
   ModelInfo info = small_model();
   info.max_position_embeddings = 100000;
   const auto with = [&](int context, std::uint64_t limit) {
-    return *plan_memory(info, info.cache.bf16, {.context = context, .limit = limit, .chunk = 128}, {});
+    return *plan_memory(info, info.cache.bf16, {.context = context, .limit = limit, .chunk = 128},
+                        {});
   };
   EXPECT_EQ(with(0, kRoomy).context, 32768);
   EXPECT_EQ(with(0, kRoomy).context_reason, ContextReason::kDefault);
