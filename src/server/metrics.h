@@ -26,8 +26,8 @@ Status choose_metric_groups(std::string_view list, MetricsOptions& options);
 
 // Known once a model is loaded.
 struct MetricsModel {
-  int block_size = 0;          // tokens of a cache page
-  std::size_t num_blocks = 0;  // cache pages
+  int block_size = 0;            // tokens of a cache page
+  std::size_t num_blocks = 0;    // cache pages
   std::string cache_dtype = {};  // "bf16", "fp8"
   int max_model_len = 0;
 };
