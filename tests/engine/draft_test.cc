@@ -580,7 +580,7 @@ TEST(Draft, automatic_pauses_where_guesses_lose_and_says_so) {
   // Every token of a step costs as much as a step, and not all guesses are right.
   rig.model.guesses_wrong = [](int depth, int slot) { return fake_mix(slot + depth) % 3 == 0; };
   rig.model.before_forward = [](const Batch& batch) {
-    std::this_thread::sleep_for(std::chrono::microseconds(300) * batch.tokens.size());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1) * batch.tokens.size());
   };
   Runner runner(rig, options);
   const auto& outcome = runner.add(greedy_request(fake_text("a", 20), 400));
